@@ -43,7 +43,7 @@ LABELS = np.array([0, 1])
         (GOOD, np.array([1, 2**63 + 5], dtype=np.uint64), r"below 2\^63; row 1 has 9223372036854775813$"),
         (GOOD, np.array([0, 1j]), r"labels must be an array of numbers; got dtype complex128"),
         (GOOD, torch.tensor([0, 1j]), r"class numbers; got torch.complex64"),
-        (GOOD, np.array([[1, 0, 0], [1, 1, 0]]), r"row 1 has 2 ones.*binary problem"),
+        (GOOD, np.array([[1, 0, 0], [1, 1, 0]]), r"row 1 has 2 ones.*multilabel=True"),
         (GOOD, np.array([[1, 0, 0], [0, 0, 0]]), r"row 1 has 0 ones"),
         (
             GOOD,

@@ -399,9 +399,9 @@ def test_wrong_calls_of_compare(arguments: Any, options: Any, sentence: str) -> 
 
 def test_options_of_arrays_are_refused_for_a_set() -> None:
     data = Predictions.of(GOOD_LOGITS, GOOD_LABELS, from_logits=True)
-    every: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}, {"answers": True}]
+    every: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}, {"answers": True}, {"multilabel": True}]
     for options in every:
-        with pytest.raises(InputError, match="give positive=, normalise=, columns= and answers= when you make it"):
+        with pytest.raises(InputError, match="columns=, answers= and multilabel= when you make it"):
             evaluate(data, **options)
 
 

@@ -238,8 +238,9 @@ def from_one_hot(labels: Tensor, first_row: int = 0) -> Tensor:
         row = first_row + place[0]
         raise InputError(
             f"labels must be one class for each sample; row {row} has {int(count[place])} ones. "
-            "Where a sample may have several classes, measure each class as a binary problem",
+            "If a sample can have several labels, pass multilabel=True",
             row=row,
+            flags={"pass multilabel=True": "add --multilabel"},
         )
     return is_one.to(torch.uint8).argmax(1)
 

@@ -31,7 +31,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("test", type=Path, nargs="*", metavar="TEST", help="predictions to measure on")
     add_each_option(parser)
     add_comparing_options(parser, "save the recommended calibrator here; with --each those of all sets, in a folder")
-    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers")
+    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers", "multilabel")
     add_ray_option(parser, "fit methods")
     parser.set_defaults(run=run)
 

@@ -34,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_each_option(parser)
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     add_measuring_options(parser)
-    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers")
+    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers", "multilabel")
     add_ray_option(parser, "measure")
     parser.set_defaults(run=run)
 
@@ -47,7 +47,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
-    add_by_option(parser, "also measure each group separately")
+    add_by_option(parser, "also measure each group, or each of several labels, separately")
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator first")
     parser.add_argument(
         "--gap", metavar="METHOD", help="also measure the error without bins, with this calibrator, such as auto"

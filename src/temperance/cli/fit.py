@@ -48,7 +48,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="KEY=VALUE",
         help="a setting, or objective.KEY=VALUE; a list is a+b",
     )
-    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers")
+    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers", "multilabel")
     parser.set_defaults(run=run)
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
@@ -60,7 +60,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate even if the predictions are calibrated already")
-    add_reading_options(use, "label", "group", "weight", "answers")
+    add_reading_options(use, "label", "group", "weight", "answers", "multilabel")
     add_ray_option(use, "calibrate a folder")
     use.set_defaults(run=run_apply)
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     with progress_bar() as tell, listening(tell):
         found = fit(made, data)
     found.save(args.output)
-    rows = counted(data.n, data.row_name, weights=data.has_weights)
+    rows = counted(data.n_counted, data.row_name, weights=data.has_weights)
     print(f"fitted {method.label} on {rows}; saved in {args.output}")
     if "verdict" in found.info:
         print(found.info["verdict"])
@@ -145,7 +145,7 @@ def run_apply(args: argparse.Namespace) -> None:
         write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     what = "confidences" if data.answers else "probabilities"
-    print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; {what} in {args.output}")
+    print(f"calibrated {plural(data.n_counted, data.row_name)}{which} with {calibrator.name}; {what} in {args.output}")
     if data.other_split:
         other = data.other_split
         print(f"the {other} set is left out; to calibrate it, too, add --split {other}, with another -o")

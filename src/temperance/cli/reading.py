@@ -7,7 +7,7 @@ from typing import Any
 
 from temperance.errors import InputError
 
-GROUPED = ("group", "groups")
+GROUPED = ("group", "groups", "label", "labels")
 
 
 def add_each_option(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
     """--logits, --probs, --binary, --positive and --normalise.
 
     others  what the command reads besides scores: label, group, weight; ignore-index if it can leave out rows; answers
-            if it can do without classes
+            and multilabel if it can do without classes
     """
     group = parser.add_argument_group("how the predictions are read")
     for kind in ("logits", "probs"):
@@ -44,6 +44,9 @@ def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
         if kind == "answers":
             text = "a model's answers: `confidence`, how sure it is of each, and `correct`, whether it is right"
             group.add_argument("--answers", action="store_true", help=text)
+        elif kind == "multilabel":
+            text = "a sample can have several labels: a score for each, and in `labels` a 1 if it applies, else 0"
+            group.add_argument("--multilabel", action="store_true", help=text)
         elif kind == "ignore-index":
             text = "leave out rows with the label N, such as unlabelled pixels"
             group.add_argument("--ignore-index", type=int, metavar="N", help=text)
@@ -87,4 +90,5 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
         "normalise": bool(given.get("normalise")),
         "ignore_index": given.get("ignore_index"),
         "answers": bool(given.get("answers")),
+        "multilabel": bool(given.get("multilabel")),
     }

@@ -107,6 +107,8 @@ def evaluate(
             )
         found = data if isinstance(data, Predictions) else read_predictions(data, split, **reading)
         found.need_labels()
+        if found.multilabel:
+            raise InputError("samples with several labels are measured in one process; leave out Ray")
         calls = [(origins, measuring) for origins in _together(found)]
         return blocks.combine(_run(_measure, calls, progress, "measuring files"), source=found.source, **resampling)
 

@@ -208,6 +208,7 @@ def abstain(
         ignore_index=ignore_index,
         answers=answers,
     )
+    data.need_one_label()
     if data.has_weights:
         raise InputError(f"{data.subject} have weights, and the promise is for samples that count equally; remove them")
     groups: list[str | None] = [*group_sizes(data)] if by_group else [None]

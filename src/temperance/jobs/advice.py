@@ -117,7 +117,7 @@ def _lower(outcome: Outcome, other: Outcome) -> bool:
 
 
 def _why_not(found: Comparison, lower: Sequence[Outcome]) -> str:
-    samples = plural(found.test.n, f"test {found.test.row_name}")
+    samples = plural(found.test.n_counted, f"test {found.test.row_name}")
     if not lower:
         return f": no calibrator has a lower NLL on {samples}."
     if any(found.chance[outcome.label] < SIGNIFICANT for outcome in lower):
@@ -234,7 +234,7 @@ def _alternatives(found: Comparison) -> list[str]:
 def _change(found: Comparison, after: Outcome) -> str:
     """NLL goes from 1.02 to 0.91, ECE from 8.66 % to 1.25 %, accuracy stays at 75.57 %."""
     before = found.baseline
-    names = ("nll", "ece", "accuracy")
+    names = ("nll", "ece") if found.test.multilabel else ("nll", "ece", "accuracy")
     moves = {name: (before.measured[name].value, after.measured[name].value) for name in names}
     by = {name: after.minus(before, name) for name in names}
     by["nll"] = replace(by["nll"], p_value=found.chance[after.label])

@@ -106,6 +106,7 @@ def apply(
     normalise: bool = False,
     columns: Mapping[str, str] | None = None,
     answers: bool = False,
+    multilabel: bool = False,
 ) -> Predictions:
     """The probabilities that a fitted calibrator makes from predictions, with their labels and groups.
 
@@ -117,7 +118,7 @@ def apply(
     prior  how common the classes are: "uniform", a number for each class, "same" as in the fit part, or "adapt" to
            estimate it from these predictions; by default the calibrator's own. The calibrator itself is not changed
 
-    `positive`, `normalise`, `columns` and `answers` say how a file is read, as in `read_predictions`.
+    `positive`, `normalise`, `columns`, `answers` and `multilabel` say how a file is read, as in `read_predictions`.
 
     >>> from temperance.calibrators import Temperature
     >>> fitted = Temperature().fit([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0]] * 20, [0, 1, 1] * 20)
@@ -125,7 +126,8 @@ def apply(
     >>> found.calibrated_by
     'temperature'
     """
-    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns, "answers": answers}
+    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
+    how |= {"answers": answers, "multilabel": multilabel}
     if isinstance(predictions, Predictions):
         data = as_predictions(predictions, **how)
     else:

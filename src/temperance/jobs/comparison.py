@@ -19,7 +19,7 @@ from temperance.jobs import advice
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
-from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_outcome
+from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_label_outcome, one_outcome
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown
@@ -63,8 +63,10 @@ class Comparison(Results):
     @property
     def title(self) -> str:
         """The test file's name and size."""
-        rows = counted(self.test.n, self.test.row_name, weights=self.test.has_weights)
-        return f"{Path(self.test.source).name} · {rows}{'' if self.test.answers else f' · {self.test.k:,} classes'}"
+        rows = counted(self.test.n_counted, self.test.row_name, weights=self.test.has_weights)
+        classes = "" if self.test.one_score else f" · {self.test.k:,} classes"
+        classes = f" · {plural(len(self.test.label_names), 'label')}" if self.test.multilabel else classes
+        return f"{Path(self.test.source).name} · {rows}{classes}"
 
     @property
     def baseline(self) -> Outcome:
@@ -161,11 +163,14 @@ class Comparison(Results):
         for _ in tallied(labels.seen(floored.counted(checked_batches(self.test), logits=True)), tallies):
             pass
         nll = self.baseline.measured["nll"].value
-        zeros = floored.note(nll, self.test.n, self.test.row_name) if floored.n else ""
+        zeros = (
+            floored.note(nll, self.test.n, "label" if self.test.multilabel else self.test.row_name) if floored.n else ""
+        )
         if zeros and self.test.from_logits:
             zeros += " `temperance evaluate` has no such floor for logits."
         pixels = OF_PIXELS if self.test.of_pixels else ""
-        about_labels = self._one_class or (labels.unrelated(tallies[1]) if not self.test.has_weights else "")
+        told = not self.test.has_weights and not self.test.multilabel
+        about_labels = self._one_class or (labels.unrelated(tallies[1]) if told else "")
         at_bound = "" if about_labels else self._at_bound
         return tuple(filter(None, (zeros, about_labels, at_bound, self._untold, self._imbalance, pixels, self._slow)))
 
@@ -179,7 +184,9 @@ class Comparison(Results):
         part, label = next(iter(alone.items()))
         both = list(alone.values()) == [label, label]
         of_what = "" if both else f" of the part {part}"
-        if self.test.answers:
+        if self.test.multilabel:
+            return one_label_outcome(label, of_what)
+        if self.test.one_score:
             return one_outcome(label, of_what)
         name = self.test.class_names[label] if self.test.class_names else str(label)
         return one_class(as_class(name), of_what)
@@ -214,7 +221,7 @@ class Comparison(Results):
         names = self.fit.class_names and [as_class(name) for name in self.fit.class_names]
         found = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights), names)
         method = self.recommended.method
-        if not found or "prior" in method.settings or self.test.answers:
+        if not found or "prior" in method.settings or self.test.one_score:
             return ""
         name = "auto" if self.recommended is self.baseline else method.label
         return (
@@ -254,7 +261,8 @@ class Comparison(Results):
         title = Text.assemble((self.title, "bold"), f"\n{self.split}")
         detailed = width >= 110
         cost = ("parameters", "seconds") if detailed else ()
-        table = number_table("method", "NLL", "ECE", "accuracy", *cost, title=title)
+        accuracy = () if self.test.multilabel else ("accuracy",)
+        table = number_table("method", "NLL", "ECE", *accuracy, *cost, title=title)
         table.add_column("", style="dim")
         for outcome in self.ranked:
             m = outcome.measured
@@ -265,13 +273,13 @@ class Comparison(Results):
                 Text(outcome.label),
                 f"{m['nll'].value:.4f}",
                 shown(m["ece"].value, percent=True),
-                f"{shown(m['accuracy'].value, percent=True)}{moved}",
+                *[f"{shown(m['accuracy'].value, percent=True)}{moved}"] * len(accuracy),
                 *costs,
                 self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",
             )
         for label, failure in self.failures:
-            table.add_row(Text(label), *["–"] * (5 if detailed else 3), Text(failure), style="dim")
+            table.add_row(Text(label), *["–"] * (2 + len(accuracy) + len(cost)), Text(failure), style="dim")
         yield table
         yield ""
         yield Text(self.verdict)
@@ -291,6 +299,7 @@ def compare(
     columns: Mapping[str, str] | None = None,
     ignore_index: int | None = None,
     answers: bool = False,
+    multilabel: bool = False,
     by_group: bool = False,
     methods: Sequence[str] = (),
     n_bins: int = 15,
@@ -315,11 +324,11 @@ def compare(
 
     weights   for arrays: how much each label counts; a test set has its weights as the third array
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
-    by_group  also fit `grouped`, whose correction differs between the groups of samples
+    by_group  also fit `grouped`, whose correction differs between groups of samples; several labels are such groups
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods elsewhere; see `temperance.interop.ray`
 
-    `positive`, `normalise`, `columns`, `ignore_index` and `answers` are those of `evaluate`.
+    `positive`, `normalise`, `columns`, `ignore_index`, `answers` and `multilabel` are those of `evaluate`.
     """
     of_kind("jobs", jobs, Count)
     of_kind("bootstrap", bootstrap, EnoughResamples)
@@ -332,9 +341,12 @@ def compare(
         "columns": columns,
         "ignore_index": ignore_index,
         "answers": answers,
+        "multilabel": multilabel,
     }
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
+    if fit_part.multilabel:
+        chosen = chosen_methods(methods, by_group=True)
     for part in (fit_part, test_part):
         warn_calibrated(part)
         if by_group or any(each.make().takes_groups for each in chosen):
@@ -354,7 +366,8 @@ def compare(
         fit_part.weights,
         test_part.weights,
         None if test_part.from_logits else test_part.scores,
-        test_part.answers,
+        test_part.one_score,
+        test_part.samples_of_rows() if test_part.multilabel else None,
         fit_part.groups,
         test_part.groups,
     )
@@ -401,7 +414,7 @@ def _described(parts: Sequence[Predictions]) -> str:
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:
         where = f"{parts[0].split} of {where}"
-    return f"{plural(sum(part.n for part in parts), parts[0].row_name)} ({where})"
+    return f"{plural(sum(part.n_counted for part in parts), parts[0].row_name)} ({where})"
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:

@@ -239,6 +239,7 @@ def decide(
         "answers": answers,
     }
     data = as_predictions(predictions, labels, from_logits=from_logits, **how)
+    data.need_one_label()
     if data.has_weights:
         raise InputError(f"{data.subject} have weights, and the costs are of samples that count equally; remove them")
     prices = costs_for(data, costs, false_alarm, miss, abstain)

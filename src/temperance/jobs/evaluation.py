@@ -18,7 +18,10 @@ import torch
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
+from temperance.errors import plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
+from temperance.jobs.label_verdict import verdict_of_labels
+from temperance.jobs.macro import MEAN_OF_LABELS, SUMMARIES, TITLES, mean_over_labels
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.notes import group_name, notes
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown, shown_range
@@ -90,6 +93,7 @@ class Evaluation(Results):
     tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
     notes: tuple[str, ...]
     _pictures: Pictures = field(compare=False)
+    label_tally: Tally | None = None  # of several labels, by label and score. (L, n_bins)
 
     @cached_property
     def reliability(self) -> Bins:
@@ -98,7 +102,9 @@ class Evaluation(Results):
 
     @cached_property
     def classwise(self) -> Bins:
-        """Samples by the probability of each class. (k, n_bins)"""
+        """Samples by the probability of each class, or of each of several labels. (k, n_bins)"""
+        if self.label_tally is not None:
+            return Bins(self.label_tally.count, self.label_tally.confidence, self.label_tally.hits)
         return self._pictures.bins("classwise-ece")
 
     @cached_property
@@ -109,13 +115,16 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
-        classes = "" if self.answers else f" · {self.provenance.settings['k']:,} classes"
+        classes = "" if self.one_score else f" · {self.provenance.settings['k']:,} classes"
         return f"{Path(self.rows[0].source).name} · {self.counted}{classes}"
 
     @property
     def counted(self) -> str:
         """How many samples were measured, in words."""
         settings = self.provenance.settings
+        if self.multilabel:
+            samples = counted(settings["samples"], "sample", weights=settings.get("weights", False))
+            return f"{samples} · {plural(len(self.class_names), 'label')}"
         return counted(settings["n"], self.row_name, weights=settings.get("weights", False))
 
     @property
@@ -128,6 +137,24 @@ class Evaluation(Results):
     def answers(self) -> bool:
         """Are these a model's answers, each with one confidence, rather than the probabilities of classes?"""
         return bool(self.provenance.settings.get("answers"))
+
+    @property
+    def one_score(self) -> bool:
+        """Does a row have one probability: that an answer is right, or that a label applies?"""
+        return self.answers or self.multilabel
+
+    @property
+    def multilabel(self) -> bool:
+        """Can a sample have several labels, each with a score of its own?"""
+        return self.label_tally is not None
+
+    def metric_title(self, name: str) -> str:
+        """What a metric is called; some have another name where a label applies or does not."""
+        return TITLES.get(name, METRICS[name].title) if self.multilabel else METRICS[name].title
+
+    def metric_summary(self, name: str) -> str:
+        """What a metric is, in a line."""
+        return SUMMARIES.get(name, METRICS[name].summary) if self.multilabel else METRICS[name].summary
 
     @property
     def calibrated(self) -> bool:
@@ -143,6 +170,9 @@ class Evaluation(Results):
         if self.provenance.settings.get("weights"):
             has_intervals = any(not math.isnan(row.low) for row in self.rows)
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
+        if self.label_tally is not None:
+            samples: int = self.provenance.settings["samples"]
+            return verdict_of_labels(self.label_tally, self.class_names, samples, calibrated=self.calibrated)
         return verdict(*self.tallies, self.class_names, f"{self.row_name}s", calibrated=self.calibrated)
 
     def to_json(self, **extra: Any) -> str:
@@ -157,7 +187,7 @@ class Evaluation(Results):
         explained = width >= 110
         table = Table()
         if grouped:
-            table.add_column("group", no_wrap=True)
+            table.add_column("label" if self.multilabel else "group", no_wrap=True)
             table.add_column(f"{self.row_name}s", justify="right", no_wrap=True)
         table.add_column("metric", no_wrap=True)
         table.add_column("value", justify="right", no_wrap=True)
@@ -171,9 +201,9 @@ class Evaluation(Results):
             first = not i or self.rows[i - 1].group != row.group
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
             group = [Text(row.group or "all"), Text(f"{row.n:,}" * first)] if grouped else []
-            what = metric.summary if not row.group else ""  # once, not again for each group
-            cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[what] * explained]
-            table.add_row(*group, *cells, end_section=last)
+            what = self.metric_summary(row.metric) if not row.group else ""  # once, not again for each group
+            title, value = self.metric_title(row.metric), shown(row.value, percent=metric.percent)
+            table.add_row(*group, title, value, *bounds, *[what] * explained, end_section=last)
         yield Text(self.title, style="bold")  # a table's own title would wrap at the table's width
         yield table
         yield ""
@@ -193,6 +223,7 @@ def evaluate(
     weights: ArrayLike | None = None,
     columns: Mapping[str, str] | None = None,
     answers: bool = False,
+    multilabel: bool = False,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
     n_bins: int = 15,
@@ -211,10 +242,12 @@ def evaluate(
     columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     ignore_index  leave out rows with this label, such as unlabelled pixels
     answers     for a model that gives each answer a confidence: one column of these, and whether each answer is right
+    multilabel  a sample can have several labels: a column for each, the probability that it applies, and labels of 0
+                and 1. Measured over all labels of all samples, and as the mean over the labels
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
-    by_group    also measure each group of the predictions separately
+    by_group    also measure each group of the predictions separately; with several labels, each label
     gap         add a note about the calibration error without bins, by this method; see `calibration_gap`
     calibrator  measure the probabilities that this fitted calibrator makes
 
@@ -234,6 +267,7 @@ def evaluate(
         columns=columns,
         weights=weights,
         answers=answers,
+        multilabel=multilabel,
     )
     of_kind("bootstrap", bootstrap, ResamplesOrNone)
     found = statistics_of(
@@ -276,7 +310,8 @@ def evaluation(
     pictures.keep(requests, found.groups[None].parts)
     rows: list[Row] = []
     steps = 2 * len(found.groups) * len(requests)
-    for name, group in found.groups.items():
+    shown_groups = {name: group for name, group in found.groups.items() if name is None or measuring.by_group}
+    for name, group in shown_groups.items():
         right = round(group.n * found.accuracy(name))
         resamples = bootstrap if enough_of_both(right, group.n) else 0
         gap = None
@@ -303,6 +338,8 @@ def evaluation(
                 seconds=time.perf_counter() - start,
             )
             rows.append(row)
+        if name is None and measuring.multilabel:
+            rows += _means_over_labels(found, rows, bootstrap=resamples, level=level, seed=seed)
     progress(steps, steps, "done")
     settings: dict[str, Any] = {
         "n_bins": measuring.n_bins,
@@ -312,7 +349,8 @@ def evaluation(
         "k": measuring.k,
     }
     settings |= how_read(measuring, measuring.made_by)
-    names = measuring.class_names or tuple(map(str, range(measuring.k)))
+    settings |= {"samples": found.n_samples} if measuring.multilabel else {}
+    names = found.names
     return Evaluation(
         rows=tuple(rows),
         provenance=Provenance.of(found.inputs, settings, seed),
@@ -320,7 +358,19 @@ def evaluation(
         tallies=found.tallies,
         notes=notes(found, rows, names, intervals=bootstrap > 0),
         _pictures=pictures,
+        label_tally=found.label_tally,
     )
+
+
+def _means_over_labels(found: Statistics, rows: Sequence[Row], *, bootstrap: int, level: float, seed: int) -> list[Row]:
+    """For each metric of all rows, its mean over the labels; n is the number of these."""
+    means = []
+    for i, row in enumerate(rows):
+        start = time.perf_counter()
+        value, low, high, n = mean_over_labels(found, i, bootstrap=bootstrap, level=level, seed=seed)
+        seconds = time.perf_counter() - start
+        means.append(replace(row, group=MEAN_OF_LABELS, value=value, low=low, high=high, n=n, seconds=seconds))
+    return means
 
 
 def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, level: float, seed: int) -> str:

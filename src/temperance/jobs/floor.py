@@ -59,6 +59,9 @@ class Floored:
         if row_name == "answer":
             are = "1 answer is" if self.n == 1 else f"{self.n:,} answers are"
             have = f"{are} wrong at a confidence of 1, or right at 0: such an outcome has"
+        if row_name == "label":
+            are = "1 label of a sample applies" if self.n == 1 else f"{self.n:,} labels of samples apply"
+            have = f"{are} at a score of 0, or {'does' if self.n == 1 else 'do'} not at 1: such an outcome has"
         rest = nll * self.total - self.nll
         mean = rest / (self.total - self.weight) if self.n < n else 0.0
         others = f"; on the other {plural(n - self.n, row_name)} it is {mean:.4f}" if self.n < n else ""

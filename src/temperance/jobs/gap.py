@@ -48,6 +48,7 @@ def calibration_gap(
     columns: Mapping[str, str] | None = None,
     weights: ArrayLike | None = None,
     answers: bool = False,
+    multilabel: bool = False,
     method: str = "auto",
     folds: int = 5,
     level: float = 0.95,
@@ -60,7 +61,7 @@ def calibration_gap(
     Gaffke's test, which holds for few samples; it treats fits that share samples as independent. Where every prediction
     is right, or every one wrong, there is nothing to learn about the confidence: "top-l1" and "top-l2" are left out.
 
-    `positive`, `columns`, `weights` and `answers` are those of `evaluate`.
+    `positive`, `columns`, `weights`, `answers` and `multilabel` are those of `evaluate`.
 
     >>> from temperance.demo import demo_predictions
     >>> found = calibration_gap(demo_predictions()[1], method="temperature")
@@ -80,12 +81,13 @@ def calibration_gap(
         columns=columns,
         weights=weights,
         answers=answers,
+        multilabel=multilabel,
     )
     logits, truth, counts = data.logits().double(), data.labels, data.weights
     if counts is not None:
         kept = counts > 0
         logits, truth, counts = logits[kept], truth[kept], counts[kept]
-    if data.answers:
+    if data.one_score:
         top, correct = logits, truth
     else:
         prediction, log_odds = top_log_odds(logits)
@@ -100,7 +102,7 @@ def calibration_gap(
     before, top_before = logits.softmax(1), top.softmax(1)
     found = {
         "nll": _gained(before, after, truth, counts, _log_loss),
-        "brier": _gained(before, after, truth, counts, _halved if data.answers else _squares),
+        "brier": _gained(before, after, truth, counts, _halved if data.one_score else _squares),
         "top-l1": _gained(top_before, top_after, correct, counts, None),
         "top-l2": _gained(top_before, top_after, correct, counts, _halved),
     }

@@ -91,7 +91,10 @@ class Kept:
         return {
             "fit": fit.fingerprint,
             "test": test.fingerprint,
-            "methods": [method.label for method in chosen_methods(options["methods"], by_group=options["by_group"])],
+            "methods": [
+                method.label
+                for method in chosen_methods(options["methods"], by_group=fit.multilabel or options["by_group"])
+            ],
             "refit": self.refit,
             "version": temperance.__version__,
             **{name: options[name] for name in ("n_bins", "bootstrap", "seed")},

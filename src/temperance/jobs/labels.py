@@ -80,6 +80,12 @@ def one_outcome(right: int, of_what: str = "") -> str:
     )
 
 
+def one_label_outcome(applies: int, of_what: str = "") -> str:
+    """A sentence about samples to which every label applies, or none."""
+    which = "Every label of every sample" if applies else "No label of any sample"
+    return f"{which}{of_what} applies, so nothing shows whether scores tell samples apart. Check how they were marked."
+
+
 def one_class(name: str, of_what: str = "") -> str:
     """A sentence about labels that are all of one class."""
     return (

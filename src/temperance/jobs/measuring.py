@@ -13,19 +13,26 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError
 from temperance.jobs.floor import Floored
 from temperance.jobs.labels import LabelCounts
+from temperance.jobs.labelwise import gathered_by_label
 from temperance.jobs.statistics import Group, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gather import Gatherer, Request
 from temperance.metrics.stats import NBins
-from temperance.metrics.tally import Tally, confidence_tally, tallied
+from temperance.metrics.tally import MOST_BINS, Tally, confidence_tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
-from temperance.predictions.checks import OUTCOMES, Text, excerpt
+from temperance.predictions.checks import LABEL_OUTCOMES, OUTCOMES, Text, excerpt
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
 from temperance.threads import one_thread
+
+# What two outcomes are of, where they are not classes.
+KINDS: dict[tuple[str, ...] | None, str] = {OUTCOMES: "answers with a confidence", LABEL_OUTCOMES: "several labels"}
+
+# What is measured on several labels unless metrics are named.
+OF_LABELS = ("nll", "brier", "confidence-gap", "ece", "adaptive-ece", "failure-auroc")
 
 # Values that are read at a time.
 CHUNK_VALUES = 1 << 19
@@ -63,15 +70,32 @@ def statistics_of(
         data.calibrated_by,
         data.row_name,
         data.answers,
+        data.multilabel,
+        by_group,
     )
     requests = measuring.requests
     sizes: dict[str | None, int] = {None: data.n}
-    if by_group:
+    if by_group and not data.multilabel:
         sizes.update(group_sizes(data))
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
     labels = LabelCounts(torch.zeros(measuring.k, dtype=torch.int64))
     groups: dict[str | None, Group] = {}
+    if data.multilabel:
+        if of_block:
+            raise InputError("samples with several labels are measured as one set, not in blocks; use evaluate")
+        progress(0, 2, f"reading {data.source}")
+        found = tallied(labels.seen(floored.counted(checked_batches(data, calibrator=calibrator))), tallies, n_bins)
+        generator = torch.Generator().manual_seed(seed) if intervals else None
+        with data.located(), one_thread(where=calibrator is None):
+            of_labels = gathered_by_label(found, data, requests, generator, min(n_bins, MOST_BINS))
+        groups[None] = Group(of_labels.n_rows, of_labels.whole)
+        for name, parts, tally in zip(data.label_names, of_labels.labels, of_labels.tallies, strict=True):
+            if int(tally.count):  # otherwise nobody knows whether the label applies to any sample
+                groups[name] = Group(int(tally.count), parts, tally)
+        inputs = {data.source: data.fingerprint}
+        pair = (tallies[0], tallies[1])
+        return Statistics(measuring, groups, pair, floored, labels, inputs, of_labels.tally, of_labels.n_samples)
     for group, n in sizes.items():
         progress(len(groups), 2 * len(sizes), f"reading {data.source}")
         found = checked_batches(data, group=group, calibrator=calibrator)
@@ -134,8 +158,11 @@ def allowed_metrics(
     A block does not know the weights of others, so with any weights it leaves them out. Named metrics always stay.
     """
     metrics, given = chosen_metrics(names), as_names(names)
-    if data.answers:
-        metrics = _without_classes(metrics, named=bool(given) and "all" not in given)
+    named = bool(given) and "all" not in given
+    if data.multilabel:
+        metrics = _of_labels(metrics if given else [METRICS[name] for name in OF_LABELS], named=named)
+    if data.one_score:
+        metrics = _without_classes(metrics, named=named)
     if "all" not in given or not data.has_weights:
         return metrics, ()
     with data.located():
@@ -156,20 +183,34 @@ def _without_classes(metrics: Sequence[Metric], *, named: bool) -> list[Metric]:
     return found
 
 
+def _of_labels(metrics: Sequence[Metric], *, named: bool) -> list[Metric]:
+    """The metrics that can be measured on several labels; others are refused if `named`.
+
+    Not those of right and wrong predictions, because a label applies or not. Nor tests: their p-values are for samples,
+    and the labels of a sample go together.
+    """
+    found = [each for each in metrics if not each.of_decisions and not each.is_test]
+    if named and len(found) < len(metrics):
+        other = next(each for each in metrics if each not in found)
+        why = "tests independent samples" if other.is_test else "is about predictions that are right or wrong"
+        raise InputError(f"{other.name} {why}, and these are the labels of samples; leave it out")
+    return found
+
+
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:
     """Refuse predictions that a calibrator is not for.
 
     A class has another place, answers are in place of classes, or groups are missing.
     """
-    if calibrator.class_names is not None and (calibrator.class_names == OUTCOMES) != (data.outcomes == OUTCOMES):
-        fitted, given = ("classes", "answers") if data.answers else ("answers with a confidence", "classes")
+    fitted, given = (KINDS.get(names, "classes") for names in (calibrator.class_names, data.outcomes))
+    if calibrator.class_names is not None and fitted != given:
         raise InputError(
-            f"the calibrator was fitted on {fitted}, and {data.subject} are {given}; fit another one on these"
+            f"the calibrator was fitted on {fitted}, and {data.subject} are of {given}; fit another one on these"
         )
     if calibrator.group_names:
         data.need_groups("the calibrator corrects each group of samples, and ")
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
-    for j, name in enumerate(data.class_names or ()):
+    for j, name in enumerate(data.outcomes or ()):
         if places.get(name, j) != j:
             raise InputError(
                 f"{data.subject} have the classes in another order than the calibrator: {name} is class {j} here and "
@@ -197,6 +238,6 @@ def checked_batches(
             scores, from_logits = calibrator.probs_of(logits, groups), False
         if len(labels):
             yield from batches(
-                scores, labels, from_logits=from_logits, first_row=first_row, weights=weights, answers=data.answers
+                scores, labels, from_logits=from_logits, first_row=first_row, weights=weights, answers=data.one_score
             )
         first_row += size

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from temperance.errors import plural
 from temperance.jobs.results import Row
 from temperance.jobs.statistics import Statistics
 from temperance.jobs.verdict import Findings, about_groups
 from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
 from temperance.metrics.statistic import RankedSamples
 from temperance.metrics.tally import MOST_BINS
+from temperance.predictions.checks import excerpt
 from temperance.showing import listed, percent
 
 # A note says so if the order of equal confidences changes a value by this much.
@@ -20,8 +22,11 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     """All notes, the most important first; `names` are those of the classes."""
     measuring, n = found.measuring, found.n
     nll = next((row.value for row in rows if row.metric == "nll"), None)
-    said = [found.floored.note(nll, n, measuring.row_name)] if found.floored.n and nll is not None else []
+    row_name = "label" if measuring.multilabel else measuring.row_name
+    said = [found.floored.note(nll, n, row_name)] if found.floored.n and nll is not None else []
     missing = not_enough(round(n * found.accuracy(None)), n)
+    if measuring.multilabel:
+        return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
     if not measuring.has_weights:
         said += found.labels.notes(found.tallies[1], names, answers=measuring.answers)
     if intervals and missing:
@@ -37,6 +42,28 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     if measuring.n_bins > MOST_BINS and not measuring.has_weights:
         said.append(_many_bins(measuring.n_bins))
     return (*filter(None, said), *measuring.notes)
+
+
+def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> list[str]:
+    """What a reader should know about several labels."""
+    shares = {name: float(group.tally.accuracy) for name, group in found.groups.items() if name and group.tally}
+    never, always = (sorted(name for name, share in shares.items() if share == end) for end in (0, 1))
+    said = [
+        f"{plural(len(names), 'label')} {word} {'applies' if len(names) == 1 else 'apply'}: {excerpt(names)}. AUROC "
+        "leaves such labels out, and nothing shows whether their scores tell samples apart."
+        for names, word in ((never, "never"), (always, "always"))
+        if names
+    ]
+    few = sum(
+        not enough_of_both(round(found.groups[name].n * share), found.groups[name].n) for name, share in shares.items()
+    )
+    if few:
+        said.append(
+            f"{few:,} of {len(shares):,} labels {'applies' if few == 1 else 'apply'} to fewer than {ENOUGH} samples, "
+            f"or to all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration "
+            "error of so few can be high by chance alone."
+        )
+    return said
 
 
 def _groups_off(found: Statistics) -> str:

@@ -150,6 +150,7 @@ class Work:
     test_weights: Tensor | None = None
     test_probs: Tensor | None = None  # where the test part was given as probabilities
     answers: bool = False
+    test_samples: Tensor | None = None  # of several labels, the sample of each row
     fit_groups: Text | None = None
     test_groups: Text | None = None
 
@@ -209,6 +210,7 @@ class Work:
         requests = {metric: metric.binned(self.n_bins) for metric in metrics}
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
+        ends: list[Any] = []  # the least and the largest gain that any label of a row would give
         least = most = if_right = 0.0
         start = 0
         for block in blocks:
@@ -220,6 +222,7 @@ class Work:
             if block.weights is not None:
                 change = change * block.weights[:, None]
             least, most = min(least, float(change.min())), max(most, float(change.max()))
+            ends.append(change.aminmax(dim=1))
             if_right += float((before.exp() * change).sum())
             gain = change.gather(1, block.labels[:, None]).squeeze(1)
             columns.append((block.nll, block.correct, block.confidence, gain))
@@ -237,8 +240,21 @@ class Work:
                 measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
-        harm = chance_of_harm(gain, if_right / len(gain))
-        return measured, draws, Gains(gain, least, most), harm, int((~correct).sum())
+        if_right /= len(gain)
+        if self.test_samples is not None:
+            # The labels of a sample go together, so what counts is the gain of a sample: the mean of its labels' gains.
+            gain = self._of_samples(gain)
+            low, high = (self._of_samples(torch.cat(each).cpu()) for each in zip(*ends, strict=True))
+            least, most = min(0.0, float(low.min())), max(0.0, float(high.max()))
+        harm = chance_of_harm(gain, if_right)
+        wrong = int((~correct).sum()) * len(gain) // len(correct)  # of several labels, as many as if a sample had one
+        return measured, draws, Gains(gain, least, most), harm, wrong
+
+    def _of_samples(self, values: Tensor) -> Tensor:
+        """The sum of a value over the rows of each sample, in units that leave the mean as it was. (samples,)"""
+        assert self.test_samples is not None
+        total = torch.bincount(self.test_samples, values.double())
+        return total * (len(total) / len(values))
 
     def _uncalibrated(self, rows: slice) -> Tensor:
         """Log-probabilities without calibration, with the floor that the NLL of probabilities has. (rows, k)"""
@@ -246,7 +262,7 @@ class Work:
 
     @cached_property
     def _resamples(self) -> Resamples:
-        return Resamples.draw(len(self.test_labels), self.bootstrap, self.seed, self._counts)
+        return Resamples.draw(len(self.test_labels), self.bootstrap, self.seed, self._counts, self.test_samples)
 
     @cached_property
     def _counts(self) -> Tensor | None:

@@ -90,6 +90,8 @@ class Read(Protocol):
     def row_name(self) -> str: ...
     @property
     def answers(self) -> bool: ...
+    @property
+    def multilabel(self) -> bool: ...
 
 
 def how_read(predictions: Read, calibrated_by: str | None) -> dict[str, Any]:
@@ -98,6 +100,7 @@ def how_read(predictions: Read, calibrated_by: str | None) -> dict[str, Any]:
         "weights": predictions.has_weights,
         "rows": predictions.row_name if predictions.row_name != "sample" else None,
         "answers": predictions.answers,
+        "multilabel": predictions.multilabel,
         "calibrated_by": calibrated_by,
     }
     return {name: value for name, value in found.items() if value}

@@ -18,7 +18,7 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         return (
             fit_part,
             test_part,
-            f"fitted on {plural(fit_part.n, fit_part.row_name)}, measured on {test_part.n:,} others",
+            f"fitted on {plural(fit_part.n_counted, fit_part.row_name)}, measured on {test_part.n_counted:,} others",
         )
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
     if not isinstance(fit, Predictions) and whole.split is not None:
@@ -26,14 +26,18 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
     whole = counting(whole)
     first, second = whole.halves(seed)
     what = "its images split at random" if whole.of_pixels else "split at random"
-    return first, second, f"{what}: fitted on {plural(first.n, whole.row_name)}, measured on the other {second.n:,}"
+    return (
+        first,
+        second,
+        f"{what}: fitted on {plural(first.n_counted, whole.row_name)}, measured on the other {second.n_counted:,}",
+    )
 
 
 def own_parts(path: str | Path, **how: Any) -> tuple[Predictions, Predictions, str]:
     """The val and the test part of a file that has both, and words that say so."""
     val, held_out = map(counting, read_pair(path, **how))
     _check_pair(val, held_out)
-    fitted, measured = (plural(part.n, f"{part.split} {part.row_name}") for part in (val, held_out))
+    fitted, measured = (plural(part.n_counted, f"{part.split} {part.row_name}") for part in (val, held_out))
     return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
 
 
@@ -49,12 +53,18 @@ def _check_pair(fit: Predictions, test: Predictions) -> None:
         raise InputError(f"either both sets must have weights, or neither; only the {only} set has them")
     if fit.kind != test.kind and (fit.answers or test.answers):
         raise InputError(f"both sets must be answers, or neither; got {fit.kind} and {test.kind}")
+    if fit.multilabel != test.multilabel:
+        raise InputError("both sets must have several labels for each sample, or neither; only one of them has")
+    if fit.multilabel and len(fit.label_names) != len(test.label_names):
+        fitted, given = len(fit.label_names), len(test.label_names)
+        raise InputError(f"the two sets must have the same labels; got {fitted} and {given}")
     if fit.k != test.k:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
         if one != other:
+            classes, which = ("labels", "label") if fit.multilabel else ("classes", "class")
             raise InputError(
-                f"the two sets must have the same classes; class {j} is {one!r} in one, {other!r} in the other"
+                f"the two sets must have the same {classes}; {which} {j} is {one!r} in one, {other!r} in the other"
             )
     if fit.fingerprint == test.fingerprint:
         raise InputError(

@@ -59,6 +59,8 @@ class Measuring:
     calibrated_by: str | None  # before they were read
     row_name: str  # what a row is, in a sentence
     answers: bool  # a confidence in each answer, in place of classes
+    multilabel: bool  # rows are the labels of samples
+    by_group: bool
 
     @property
     def requests(self) -> list[Request]:
@@ -106,17 +108,29 @@ class Statistics:
     floored: Floored
     labels: LabelCounts
     inputs: dict[str, str]
+    label_tally: Tally | None = None  # of several labels, by label and score, for the verdict. (L, n_bins)
+    n_samples: int = 0  # that the labels are of
 
     @property
     def n(self) -> int:
         """The number of rows; with weights, of those whose weight is above 0."""
         return self.groups[None].n
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes, or of several labels; numbers where they have none."""
+        known = self.measuring.class_names
+        n = self.measuring.k if self.label_tally is None else len(self.label_tally.count)
+        return known or tuple(map(str, range(n)))
+
     def accuracy(self, group: str | None) -> float:
         """The accuracy in a group, if that is measured, and otherwise that of all rows."""
         for (metric, options), parts in zip(self.measuring.requests, self.groups[group].parts, strict=True):
             if metric.name == "accuracy":
                 return metric.value(parts.whole, **options)
+        tally = self.groups[group].tally
+        if self.measuring.multilabel and tally is not None:
+            return float(tally.accuracy)
         return float(self.tallies[0].hits.sum() / self.tallies[0].count.sum())
 
     def __add__(self, other: Statistics) -> Statistics:

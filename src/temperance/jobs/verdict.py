@@ -90,7 +90,7 @@ def about_groups(names: Sequence[str], tallies: Sequence[Tally]) -> str:
     if len(names) < 2:
         return ""
     each = reduce(Tally.beside, tallies)
-    signs = _signs(each, significant(each, LEVEL))
+    signs = signs_of(each, significant(each, LEVEL))
     over, under = (int((signs == sign).sum()) for sign in (1, -1))
     if not over + under:
         return f"None of {len(names):,} groups is over- or under-confident on average by more than chance."
@@ -125,10 +125,10 @@ class Findings:
     def of(cls, by_confidence: Tally, by_class: Tally) -> Findings:
         """Run every test."""
         whole, k = by_confidence.total(), len(by_class.count)
-        average = _signs(whole, p_values(whole) <= SHARE)
-        bins = _signs(by_confidence, significant(by_confidence, SHARE))
+        average = signs_of(whole, p_values(whole) <= SHARE)
+        bins = signs_of(by_confidence, significant(by_confidence, SHARE))
         tested = by_class.beside(positive_tally(by_class)) if k == 2 else by_class
-        signs = _signs(tested, significant(tested, SHARE))
+        signs = signs_of(tested, significant(tested, SHARE))
         errors = calibration_error(by_confidence), error_by_chance(by_confidence, SHARE)
         return cls(by_confidence, by_class, int(average), bins, signs[:k], int(signs[k:].sum()), *errors)
 
@@ -170,7 +170,8 @@ def as_class(name: str) -> str:
     return f"class {name}" if name.removeprefix("-").isdigit() else name
 
 
-def _signs(tally: Tally, found: Tensor) -> Tensor:
+def signs_of(tally: Tally, found: Tensor) -> Tensor:
+    """1 where something was found that is too confident, -1 where it is not confident enough, else 0."""
     return torch.where(found, tally.gap.sign(), 0).int()
 
 

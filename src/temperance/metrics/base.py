@@ -37,6 +37,8 @@ class MetricClaims(TypedDict, total=False):
     whole_weights    depends on the number of samples, so weights must be whole numbers
     of_classes       depends on more than the confidence in each prediction and whether it is right, so it says nothing
                      about answers that have only a confidence
+    of_decisions     is about predictions that are right or wrong, so it says nothing about labels that each apply or
+                     not, with a probability
     """
 
     range: Required[tuple[float, float]]
@@ -49,6 +51,7 @@ class MetricClaims(TypedDict, total=False):
     interval: IntervalKind
     whole_weights: bool
     of_classes: bool
+    of_decisions: bool
 
 
 class Metric:
@@ -73,6 +76,7 @@ class Metric:
     interval: IntervalKind = "mean"
     whole_weights: bool = False
     of_classes: bool = False
+    of_decisions: bool = False
 
     def __init__(
         self,
@@ -160,6 +164,11 @@ class Metric:
     def options(self) -> dict[str, Any]:
         """Every setting with its default."""
         return {**self.stats_options, **self.value_options}
+
+    @property
+    def is_test(self) -> bool:
+        """Is it the statistic or the p-value of a test, rather than a measure?"""
+        return self.lower_is_better is None and self.interval == "none"
 
     @property
     def claims(self) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class Columns:
     label_score: Tensor
     normaliser: Tensor
     correct: Tensor
+    answers: bool = False
     weights: Tensor | None = None
     part: Tensor | None = None
     n_parts: int = 1
@@ -79,9 +80,11 @@ class Columns:
     def joined(cls, several: Sequence[Columns]) -> Columns:
         """The concatenated columns of batches, without their scores."""
         found, first = Columns(), several[0]
-        found.k, found.from_logits = first.k, first.from_logits
+        found.k, found.from_logits, found.answers = first.k, first.from_logits, first.answers
         names = ["labels", "top", "label_score", "correct"]
         names += ["normaliser"] * first.from_logits
+        # The confidence in an answer cannot be computed from the largest logit.
+        names += ["confidence"] * (first.from_logits and first.answers)
         names += [name for name in ("weights", "part") if getattr(first, name) is not None]
         for name in names:
             setattr(found, name, torch.cat([getattr(each, name) for each in several]))
@@ -182,8 +185,13 @@ class Batch(Columns):
                 refuse_non_finite(self.scores, "logits", first_row)
         else:
             found = check_probs(self.scores, labels, first_row=first_row, tolerance=SUM_TOLERANCE[scores.dtype])
-        # An answer is the prediction even where it is more likely wrong than right.
-        self.top, self._hit = (self.scores[:, 1], labels == 1) if answers else (found.top, found.hit)
+        self.top, self._hit = found.top, found.hit
+        if answers:  # the prediction even where it is more likely wrong than right
+            self._hit = labels == 1
+            if from_logits:
+                self.confidence = (self.scores[:, 1].double() - self.scores[:, 0]).sigmoid()
+            else:
+                self.top = self.scores[:, 1]
 
     def select(self, index: Tensor | slice) -> Batch:
         """The same predictions for some of the rows, already checked."""
@@ -192,6 +200,8 @@ class Batch(Columns):
         part.answers = self.answers
         part.scores, part.top = self.scores[index], self.top[index]
         part._hit = None if self._hit is None else self._hit[index]
+        if self.answers and self.from_logits:
+            part.confidence = self.confidence[index]
         part.weights = None if self.weights is None else self.weights[index]
         return part
 

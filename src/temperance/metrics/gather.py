@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from temperance.arrays import no_weight
 from temperance.errors import InputError
@@ -49,6 +50,8 @@ class Parts:
 
     stats: Statistic
     n_parts: int
+    row_part: Tensor | None = None  # (n,) the part of each row that is kept, if whole parts are drawn
+    n_drawn: int = 0  # how many parts a resample of these rows has
 
     @cached_property
     def whole(self) -> Statistic:
@@ -63,6 +66,7 @@ class Gatherer:
     in_parts   assign the rows to parts, for intervals; metrics that keep their rows need none
     as_came    keep rows in the order of the data, for paired tests
     of_block   these rows are one block of many: the statistics of all blocks have equally many parts, so that they add
+    dealt      the rows are already assigned to this many parts
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Gatherer:
         as_came: bool = False,
         of_block: bool = False,
         generator: torch.Generator | None = None,
+        dealt: int = 0,
     ) -> None:
         self._keys = [statistic_key(*request) for request in requests]
         self._names = {key: metric.name for key, (metric, _) in reversed(list(zip(self._keys, requests, strict=True)))}
@@ -81,7 +86,7 @@ class Gatherer:
         self._gathered = {key: Running(n) for key in self._keys}
         self._n_parts: dict[Any, int] = {}
         self._n, self._in_parts, self._as_came, self._generator = n, in_parts, as_came, generator
-        self._most_parts = N_PARTS if of_block else min(n, N_PARTS)
+        self._most_parts, self._dealt = N_PARTS if of_block else min(n, N_PARTS), dealt
         self.n_seen, self._offset = 0, 0  # rows so far
         if of_block and in_parts:
             # Short blocks must not all start with the same part.
@@ -96,7 +101,7 @@ class Gatherer:
         if not self._n_parts:
             first = batch.select(slice(0, 1))
             self._n_parts = {key: self._parts_for(key, first) for key in self._gathered}
-        if self._in_parts:
+        if self._in_parts and not self._dealt:
             self._deal(batch)
         for key in self._gathered:
             if key[0] not in NARROW:
@@ -123,7 +128,7 @@ class Gatherer:
         if not isinstance(found, Additive):
             self._refuse_above(KEPT_BYTES + ROW_BYTES * self._n, key, found.nbytes * self._n)
             return 0
-        parts = min(self._most_parts, max(PART_VALUES // max(found.fixed_values, 1), FEWEST_PARTS))
+        parts = self._dealt or min(self._most_parts, max(PART_VALUES // max(found.fixed_values, 1), FEWEST_PARTS))
         self._refuse_above(STATISTIC_BYTES, key, 8 * found.fixed_values * (parts if self._in_parts else 1))
         return parts if self._in_parts else 0
 

@@ -11,7 +11,9 @@ from temperance.metrics.stats import Sums, mean_metric
 from temperance.settings import Count, CountOrZero
 
 
-@mean_metric(title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True)
+@mean_metric(
+    title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True, of_decisions=True
+)
 @narrow
 def accuracy(batch: Columns) -> Tensor:
     """Accuracy: how often the prediction is right.

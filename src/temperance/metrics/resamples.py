@@ -30,13 +30,25 @@ class Resamples:
     counts: Tensor
 
     @classmethod
-    def draw(cls, n: int, n_resamples: int, seed: int, counts: Tensor | None = None) -> Self:
-        """Resamples of n samples, which count equally unless `counts` (n,) are given."""
+    def draw(
+        cls,
+        n: int,
+        n_resamples: int,
+        seed: int,
+        counts: Tensor | None = None,
+        together: Tensor | None = None,
+    ) -> Self:
+        """Resamples of n samples, which count equally unless `counts` (n,) are given.
+
+        together  (n,) numbers from 0 on; those with the same number are drawn together
+        """
         generator = torch.Generator().manual_seed(seed)
-        n_parts = min(n, N_PARTS)
+        n_drawn = n if together is None else int(together.max()) + 1
+        n_parts = min(n_drawn, N_PARTS)
         weights = part_weights(n_parts, n_resamples, generator)
         counts = torch.ones(n, dtype=torch.float64) if counts is None else counts
-        return cls(torch.randperm(n, generator=generator) % n_parts, weights, counts)
+        part = torch.randperm(n_drawn, generator=generator) % n_parts
+        return cls(part if together is None else part[together], weights, counts)
 
     def means(self, values: Tensor) -> Draws:
         """The mean of a value of each sample (n,), on every resample."""

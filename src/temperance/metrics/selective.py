@@ -43,7 +43,10 @@ class Ranked(RankedSamples):
         # The most confident last, which takes less memory. Read backwards, equal scores keep the order of the data.
         if self.loss.dtype == torch.bool and self.weights is None:
             return type(self)(*stable_sort(self.score, self.loss, last_first=True))
-        return self.select(stable_order(-self.score).flip(0))
+        return self.select(self.order())
+
+    def order(self) -> Tensor:
+        return stable_order(-self.score).flip(0)
 
     def settled(self) -> Self:
         """With whole weights, each row repeated by its weight, so that none is kept in part; else the rows."""
@@ -156,7 +159,7 @@ def risk_coverage_curve(
     return RiskCoverage.of(cast(Ranked, aurc.stats_of(parts, score=score, loss=loss)), ties=ties)
 
 
-@metric(ranked, title="AURC", range=(0, math.inf), headline=10, percent=True)
+@metric(ranked, title="AURC", range=(0, math.inf), headline=10, percent=True, of_decisions=True)
 def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: Ties = "stable") -> float:
     """Area under the risk–coverage curve: the error of the most confident predictions, averaged over all coverages.
 
@@ -179,7 +182,7 @@ def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: 
     return float(_mean(samples, risk))
 
 
-@metric(ranked, title="E-AURC", range=(0, math.inf), headline=11, percent=True)
+@metric(ranked, title="E-AURC", range=(0, math.inf), headline=11, percent=True, of_decisions=True)
 def eaurc(samples: Ranked, *, optimum: Literal["asymptotic", "exact"] = "asymptotic", ties: Ties = "stable") -> float:
     """Excess AURC: the area above that of a perfect order of the confidences.
 
@@ -207,7 +210,7 @@ def eaurc(samples: Ranked, *, optimum: Literal["asymptotic", "exact"] = "asympto
     return max(float(area - best), 0.0)
 
 
-@metric(ranked, title="AUGRC", range=(0, math.inf), percent=True)
+@metric(ranked, title="AUGRC", range=(0, math.inf), percent=True, of_decisions=True)
 def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
     """Area under the generalised risk–coverage curve: the mean share of samples that are kept and wrong.
 
@@ -245,7 +248,7 @@ def failure_auroc(samples: Ranked) -> float:
     return float((right * below).sum() / (right.sum() * wrong.sum()))
 
 
-@metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)
+@metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True, of_decisions=True)
 def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties: Ties = "stable") -> float:
     """The error when only the most confident predictions are kept, by default 90 % of them.
 
@@ -262,7 +265,9 @@ def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties:
     return float(curve.risk[torch.searchsorted(curve.coverage, coverage)])
 
 
-@metric(ranked, title="coverage at risk", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
+@metric(
+    ranked, title="coverage at risk", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True, of_decisions=True
+)
 def coverage_at_risk(samples: Ranked, *, risk: NonNegative = 0.05, ties: Ties = "stable") -> float:
     """The share of predictions that can be kept with an error of at most 5 %, or another risk.
 

@@ -9,7 +9,7 @@ the resamples are smaller than the data and the interval is shrunk by the square
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -24,7 +24,7 @@ from temperance.metrics.base import IntervalKind, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
-from temperance.metrics.statistic import Additive, Samples, Statistic
+from temperance.metrics.statistic import Additive, RankedSamples, Samples, Statistic
 from temperance.settings import AtLeastTwo, of_kind
 
 # The most rows of a resample, and the most numbers. If rows are so long (the probabilities of thousands of classes)
@@ -33,6 +33,11 @@ LINEAR_ROWS = 20_000
 QUADRATIC_ROWS = 1_000
 DRAWN_VALUES = 1 << 21
 FEWEST_ROWS = 500
+
+# Where whole parts of rows that are kept are drawn, every resample looks at all rows. With many rows there are fewer
+# resamples, but not fewer than these.
+DRAWN_ROWS = 20_000_000
+FEWEST_RESAMPLES = 100
 
 # Resamples say nothing about a bin with fewer samples, nor about an error if such bins make up more than this share.
 FEWEST_IN_BIN = 10
@@ -253,7 +258,11 @@ def resample(
     """
     of_kind("n_resamples", n_resamples, AtLeastTwo)
     drawn: Iterable[Statistic]
-    if isinstance(parts.stats, Samples):
+    if isinstance(parts.stats, Samples) and parts.row_part is not None:
+        affordable = min(n_resamples, max(FEWEST_RESAMPLES, DRAWN_ROWS // len(parts.stats)))
+        weights = part_weights(parts.n_parts, affordable, generator, parts.n_drawn)
+        drawn, share = _whole_parts(parts.stats, parts.row_part, weights), parts.n_drawn / parts.n_parts
+    elif isinstance(parts.stats, Samples):
         rows = parts.stats
         size = min(len(rows), _most_rows(metric, rows))
         share = size / len(rows)
@@ -269,8 +278,20 @@ def _most_rows(metric: Metric, rows: Samples) -> int:
     return min(most, max(1, 8 * DRAWN_VALUES * len(rows) // rows.nbytes))
 
 
-def part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:
-    """How often each part is drawn in each resample. (n_resamples, n_parts)"""
-    chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)
-    weights = torch.zeros(chosen.shape, dtype=torch.float64)
-    return weights.scatter_add_(1, chosen, torch.ones_like(weights))
+def _whole_parts(rows: Samples, row_part: Tensor, weights: Tensor) -> Iterator[Samples]:
+    """For each row of `weights` (resamples, parts), the rows of all parts, each as often as its part was drawn."""
+    if isinstance(rows, RankedSamples):
+        order = rows.order()
+        rows, row_part = rows.select_in_order(order), row_part[order]
+    every = torch.arange(len(rows), device=row_part.device)
+    for drawn in weights.long().to(row_part.device):
+        index = every.repeat_interleave(drawn[row_part])
+        if len(index):
+            yield rows.select_in_order(index) if isinstance(rows, RankedSamples) else rows.select(index)
+
+
+def part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None, n_drawn: int = 0) -> Tensor:
+    """How often each part is drawn in each resample, which has `n_drawn` parts, or all. (n_resamples, n_parts)"""
+    chosen = torch.randint(n_parts, (n_resamples, n_drawn or n_parts), generator=generator)
+    weights = torch.zeros(n_resamples, n_parts, dtype=torch.float64)
+    return weights.scatter_add_(1, chosen, torch.ones(chosen.shape, dtype=torch.float64))

@@ -207,6 +207,14 @@ class RankedSamples(Samples):
     def _sorted(self) -> Self:
         raise NotImplementedError
 
+    def order(self) -> Tensor:
+        """The index of each row in this order; equal rows keep the order of the data. (n,)"""
+        raise NotImplementedError
+
+    def select_in_order(self, index: Tensor) -> Self:
+        """Some rows, whose `index` follows this order."""
+        return self.select(index)._in_order()
+
     def _in_order(self) -> Self:
         self.__dict__["_is_ordered"] = True
         return self

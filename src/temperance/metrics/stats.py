@@ -179,8 +179,11 @@ class TopLabels(RankedSamples):
     def _sorted(self) -> Self:
         """By confidence, lowest first; equal ones keep their order."""
         if self.weights is not None:
-            return self.select(stable_order(self.confidence))
+            return self.select(self.order())
         return type(self)(*stable_sort(self.confidence, self.correct))
+
+    def order(self) -> Tensor:
+        return stable_order(self.confidence)
 
 
 @narrow

@@ -80,6 +80,12 @@ def class_tally(batch: Batch) -> Tally:
     return _tallied(batch, batch.prediction, batch.k)
 
 
+def tally_by(batch: Batch, of_row: Tensor, size: int, n_bins: int = BINS) -> Tally:
+    """Predictions by a number below `size` that each row has, and by confidence. (size, n_bins)"""
+    found = _tallied(batch, of_row * n_bins + bin_index(batch.own_confidence, n_bins, "right"), size * n_bins)
+    return Tally(*(tensor.reshape(size, n_bins) for tensor in found.tensors().values()))
+
+
 def _tallied(batch: Batch, index: Tensor, size: int) -> Tally:
     confidence = batch.confidence
     sums = (torch.bincount(index, each, minlength=size) for each in (confidence, confidence.square()))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -68,6 +68,11 @@ class ColumnNames:
     def kind(self) -> str:
         return "probs" if self.probs else "logits"
 
+    def under(self, prefix: str, known: list[str]) -> "ColumnNames":
+        """The names of one of several sets: each with the set's prefix, where there is such a key."""
+        named = {key: name for key, name in vars(self).items() if name is not None and prefix + name in known}
+        return replace(self, **{key: prefix + name for key, name in named.items()})
+
     def named(self, known: list[str], what: str) -> str | None:
         """The column that the caller named as label, group or weight, if one was named."""
         name: str | None = getattr(self, what)
@@ -100,16 +105,18 @@ class ColumnNames:
 # What answers are called in files: how sure the model is of each, and whether it is right.
 CONFIDENCE, CORRECT = "confidence", "correct"
 
-# What a calibrator that was fitted on answers calls its two classes.
+# What a calibrator that was fitted on answers calls its two classes, and one that was fitted on several labels.
 OUTCOMES = ("wrong", "right")
+LABEL_OUTCOMES = ("does not apply", "applies")
 
 
 @dataclass(frozen=True)
 class Wanted:
     """How the caller wants a file to be read; see `read_predictions`.
 
-    answers  one score for each row, the confidence in an answer; its label says whether the answer is right
-    part     (i, m): the i-th of m parts of a .parquet file, in which case only its row groups are read
+    answers     one score for each row, the confidence in an answer; its label says whether the answer is right
+    multilabel  a score for each label of a sample, (n, L), and 0 or 1 for each: does the label apply?
+    part        (i, m): the i-th of m parts of a .parquet file, in which case only its row groups are read
     """
 
     split: str | None = None
@@ -119,6 +126,7 @@ class Wanted:
     ignore_index: int | None = None
     part: tuple[int, int] = (0, 1)
     answers: bool = False
+    multilabel: bool = False
 
     @property
     def renumbers(self) -> bool:
@@ -127,8 +135,8 @@ class Wanted:
 
     @property
     def one_score(self) -> bool:
-        """Does a row have one score, that of the positive class or the confidence in an answer?"""
-        return self.positive is not None or self.answers
+        """Does a row have one score: that of the positive class, the confidence in an answer, or that of a label?"""
+        return self.positive is not None or self.answers or self.multilabel
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -151,10 +159,20 @@ class Wanted:
                 f"ignore_index must be a label, which is less than 2^63; got {self.ignore_index}",
                 flags={"ignore_index": "--ignore-index"},
             )
-        if self.answers and self.positive is not None:
+        if (self.answers or self.multilabel) and self.positive is not None:
             raise InputError(
-                "answers have no positive class: leave out positive",
+                f"{'answers' if self.answers else 'several labels'} have no positive class: leave out positive",
                 flags={"leave out positive": "leave out --binary and --positive"},
+            )
+        if self.answers and self.multilabel:
+            raise InputError(
+                "predictions are answers or have several labels, not both: leave out answers or multilabel",
+                flags={"leave out answers or multilabel": "leave out --answers or --multilabel"},
+            )
+        if self.multilabel and self.ignore_index in (0, 1):
+            raise InputError(
+                f"ignore_index={self.ignore_index} says whether a label applies; mark unknown ones by another number",
+                flags={f"ignore_index={self.ignore_index}": f"--ignore-index {self.ignore_index}"},
             )
         if self.answers and self.columns.logits is not None:
             raise InputError(
@@ -192,7 +210,7 @@ def check_set(
 ) -> tuple[int, int, tuple[int, ...]]:
     """Check that these arrays can be one set of samples; return the numbers of samples and classes, and the space.
 
-    The space is () for scores (n, k), and (h, w) for those of every pixel, (n, k, h, w).
+    The space is () for scores (n, k), (h, w) for those of every pixel, (n, k, h, w), and (L,) for those of L labels.
     """
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
@@ -212,15 +230,17 @@ def check_set(
                 flags={"Pass groups": "Store groups"},
             )
     if weights is not None:
-        if weights.shape != (n, *space):
-            each = "pixel" if space else "row"
-            raise InputError(
-                f"weights must have shape {(n, *space)}, one for each {each} of {name}; got {weights.shape}"
-            )
+        of_rows = (n,) if wanted.multilabel else (n, *space)
+        if weights.shape != of_rows:
+            each = "pixel" if len(of_rows) > 1 else "row"
+            raise InputError(f"weights must have shape {of_rows}, one for each {each} of {name}; got {weights.shape}")
         if weights.kind not in "fiub":
             raise InputError(f"weights must be numbers of at least 0; got {weights.dtype}")
-    if class_names is not None and len(class_names) != k:
-        raise InputError(f"class_names must have {k} names, one for each column of {name}; got {len(class_names)}")
+    columns = space[0] if wanted.multilabel else k
+    if class_names is not None and len(class_names) != columns:
+        raise InputError(
+            f"class_names must have {columns} names, one for each column of {name}; got {len(class_names)}"
+        )
     return n, k, space
 
 
@@ -228,6 +248,10 @@ def _shape(name: str, shape: tuple[int, ...], wanted: Wanted) -> tuple[int, int,
     """The numbers of samples and classes, and the space."""
     if not shape:
         raise InputError(f"{name} must have shape (n, k), or (n, k, h, w) for every pixel; got {shape}")
+    if wanted.multilabel:
+        if len(shape) != 2:
+            raise InputError(f"{name} of several labels must have shape (n, L), a column for each label; got {shape}")
+        return shape[0], 2, shape[1:]
     if wanted.one_score:
         if len(shape) == 2 and shape[1] != 1:
             if wanted.answers:
@@ -252,6 +276,11 @@ def _check_labels(
 ) -> None:
     """Check labels against scores of the shape `given`, which stand for predictions of `shape`, (n, k, *space)."""
     n, _, *space = shape
+    if wanted.multilabel and (labels.shape != given or labels.kind not in "biuf"):
+        raise InputError(
+            f"labels must be 0 and 1 for each label of each sample, in the shape {given} of {name}; got {labels.dtype} "
+            f"of shape {labels.shape}"
+        )
     is_one_hot = labels.shape == shape and labels.kind in "biuf" and not wanted.one_score
     if labels.shape not in ((n, *space), (n, 1, *space)) and not is_one_hot:
         if space and labels.shape == given[:-1]:

@@ -1,5 +1,6 @@
 """Tables (.parquet and .csv): which columns hold scores, labels, groups and weights, and which hold anything else."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from temperance.predictions.checks import (
     only_one,
 )
 from temperance.predictions.core import Origin, Predictions
+from temperance.predictions.dense import image_numbers
 from temperance.predictions.rows import Chunk
 
 
@@ -33,6 +35,7 @@ class TableColumns:
     mark: str | None
     class_names: tuple[str, ...] | None
     weights: str | None
+    label_columns: tuple[str, ...] = ()  # of several labels, a column for each in the order of the scores
 
     @property
     def from_logits(self) -> bool:
@@ -40,7 +43,8 @@ class TableColumns:
 
     @property
     def used(self) -> list[str]:
-        return [*self.scores, *(name for name in (self.labels, self.groups, self.weights) if name is not None)]
+        named = (name for name in (self.labels, self.groups, self.weights) if name is not None)
+        return [*self.scores, *self.label_columns, *named]
 
     def others(self, names: Iterable[str]) -> list[str]:
         """The columns that are not predictions."""
@@ -57,23 +61,30 @@ class TableColumns:
         read: Callable[[int], Iterator[Chunk]],
         place: Callable[[int], str],
         marks: Iterable[str],
+        space: tuple[int, ...] = (),
     ) -> Predictions:
-        """The predictions of a table with these columns; `read` gives its rows, `marks` are its calibrators' names."""
+        """The predictions of a table with these columns; `read` gives its rows, `marks` are its calibrators' names.
+
+        `space` is (L,) where each of its n lines has L labels, each of which is a row.
+        """
         return Predictions(
             str(path),
             None,
             self.from_logits,
-            n,
+            n * math.prod(space),
             k,
-            has_labels=self.labels is not None,
-            has_groups=self.groups is not None,
+            has_labels=self.labels is not None or bool(self.label_columns),
+            has_groups=self.groups is not None or wanted.multilabel,
             class_names=class_names,
             calibrated_by=", ".join(sorted(filter(None, marks))) or None,
             origin=Origin(path, wanted),
             _read=read,
             _place=place,
             has_weights=self.weights is not None,
+            space=space,
+            _images=image_numbers(n, space),
             answers=wanted.answers,
+            multilabel=wanted.multilabel,
         )
 
 
@@ -97,6 +108,8 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
         raise InputError(f"the column {excerpt([repr(twice)])} occurs more than once; keep one")
     own = wanted.columns
     what, scores = _score_columns(known, wanted) if own.scores is None else (wanted.own_kind, own.matching(known))
+    if wanted.multilabel:
+        return _label_columns(known, what, scores, wanted)
     labels = None
     if wanted.labels != "ignored":
         labels = own.named(known, "label") or only_one(known, *wanted.label_names)
@@ -123,6 +136,41 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     weights = own.named(known, "weight") or only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
     return TableColumns(what, tuple(scores), is_list, labels, groups, mark, class_names, weights)
+
+
+def _label_columns(known: list[str], what: str, scores: list[str], wanted: Wanted) -> TableColumns:
+    """The columns of several labels: a column of scores for each, and a column `label_<name>` of 0 and 1."""
+    own = wanted.columns
+    if not scores:
+        raise _missing(known, scores, wanted)
+    if scores in ([what], [own.scores]):
+        raise InputError(f"several labels have a column each, {what}_NAME and label_NAME; {scores[0]} is one column")
+    if own.scores is None:
+        ordered, names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
+    else:
+        ordered, names = _in_own_order(scores, own)
+    weights = own.named(known, "weight") or only_one(known, "weight", "weights")
+    truth: list[str] = []
+    if wanted.labels != "ignored":
+        pattern = own.label or "label_*"
+        if pattern.count("*") == 1:
+            truth = [pattern.replace("*", name) for name in names or map(str, range(len(ordered)))]
+        else:
+            truth = [name.strip() for name in pattern.split(",")]
+        missing = [name for name in truth if name not in known]
+        if len(truth) != len(ordered) or (missing and (wanted.labels == "required" or len(missing) < len(truth))):
+            came = (
+                f"there is no column {missing[0]!r}" if missing else f"there are {len(truth)} for {len(ordered)} labels"
+            )
+            remedy = 'name yours by a pattern, columns={"label": "y_*"}'
+            raise InputError(
+                f"several labels need a column of 0 and 1 beside each of {excerpt(ordered)}; {came}. Found "
+                f"{excerpt(known)}; {remedy}",
+                flags={remedy: "name yours by a pattern, --label 'y_*'"},
+            )
+        truth = [] if missing else truth
+    mark = MARK if MARK in known else None
+    return TableColumns(what, tuple(ordered), False, None, None, mark, names, weights, tuple(truth))
 
 
 def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
@@ -232,6 +280,9 @@ def with_new_scores(
     for name in names:
         if name in columns.scores and wanted.answers:
             found.append(NewColumn(name, "score", of_class=1))
+        elif name in columns.scores and wanted.multilabel:
+            j = columns.scores.index(name)
+            found.append(NewColumn(f"{what}_{predictions.label_names[j]}", "score", of_class=j))
         elif name in columns.scores and columns.is_list and not isinstance(wanted.positive, str):
             found.append(NewColumn(what, "scores"))
         elif name in columns.scores and wanted.positive is not None:
@@ -253,11 +304,20 @@ def with_new_scores(
     return found
 
 
+def label_columns(predictions: Predictions) -> list[str]:
+    """The columns of labels: one, or one for each of several labels; none without labels."""
+    if not predictions.has_labels:
+        return []
+    if predictions.multilabel:
+        return [f"label_{each}" for each in predictions.label_names]
+    return [predictions.label_name]
+
+
 def class_columns(predictions: Predictions) -> tuple[str, ...]:
     """The columns of scores: `probs_` and the name of each class, or its number; the confidence of answers is one."""
     if predictions.answers:
         return (CONFIDENCE,)
-    numbers = tuple(map(str, range(predictions.k)))
+    numbers = tuple(map(str, range(len(predictions.label_names) if predictions.multilabel else predictions.k)))
     classes = predictions.class_names or numbers
     if classes != numbers and any(map(is_whole_number, classes)):
         raise InputError(

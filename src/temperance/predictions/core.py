@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
@@ -19,6 +20,7 @@ from temperance.errors import FileError, InputError
 from temperance.predictions.checks import (
     CONFIDENCE,
     CORRECT,
+    LABEL_OUTCOMES,
     OUTCOMES,
     Positive,
     Text,
@@ -32,7 +34,7 @@ from temperance.predictions.checks import (
 from temperance.predictions.dense import image_numbers, labelled, position
 from temperance.predictions.fingerprint import HASHED_VALUES, Fingerprint
 from temperance.predictions.rounding import decimals_of, unrounded
-from temperance.predictions.rows import Chunk, Meaning, in_array, in_memory, placed, row_numbers
+from temperance.predictions.rows import Chunk, Meaning, in_array, in_memory, label_texts, placed, row_numbers
 from temperance.settings import Count, Seed, of_kind
 
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
@@ -89,6 +91,7 @@ class Predictions:
     _images: Callable[[], npt.NDArray[np.int64]] | None = field(default=None, repr=False)  # the image of each row
     other_split: str | None = field(default=None, repr=False)  # the other set of a file with both
     answers: bool = field(default=False, repr=False)  # probabilities that an answer is wrong and that it is right
+    multilabel: bool = field(default=False, repr=False)  # rows are the labels of samples: one applies, or does not
 
     @classmethod
     def of(
@@ -104,6 +107,7 @@ class Predictions:
         weights: ArrayLike | None = None,
         ignore_index: int | None = None,
         answers: bool = False,
+        multilabel: bool = False,
     ) -> Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
@@ -115,6 +119,8 @@ class Predictions:
         weights       (n,) how much each sample counts
         ignore_index  leave out rows with this label
         answers       `probs` is one column, the confidence in each answer, and `labels` say which answers are right
+        multilabel    a sample can have several labels: `probs` (n, L) are the probabilities that each applies, `labels`
+                      (n, L) are 1 where it does and 0 elsewhere, and `class_names` are the names of the L labels
 
         >>> Predictions.of([0.9, 0.6, 0.95], [True, True, False], answers=True).kind
         'confidence'
@@ -123,7 +129,11 @@ class Predictions:
             raise InputError("answers have a confidence between 0 and 1, not logits; leave out from_logits")
         if answers and class_names is not None:
             raise InputError("answers have no classes; leave out class_names")
-        wanted = Wanted(positive=as_positive(positive), ignore_index=ignore_index, answers=answers)
+        if multilabel and groups is not None:
+            raise InputError("the groups of several labels are the labels themselves; leave out groups")
+        wanted = Wanted(
+            positive=as_positive(positive), ignore_index=ignore_index, answers=answers, multilabel=multilabel
+        )
         names = binary_names(None if class_names is None else as_class_names(class_names), wanted)
         meaning = Meaning(CONFIDENCE if answers else "logits" if from_logits else "probs", names, wanted)
         scores = to_tensor(probs, meaning.name)
@@ -147,7 +157,7 @@ class Predictions:
             len(held.labels),
             k,
             truth is not None,
-            parts is not None,
+            held.groups is not None,
             names,
             in_memory(held),
             _place=position(space, in_array),
@@ -155,6 +165,7 @@ class Predictions:
             space=space,
             _images=image_numbers(images, space),
             answers=answers,
+            multilabel=multilabel,
         )
         found = found if ignore_index is None else labelled(found, ignore_index)
         return found.normalised() if normalise else found
@@ -252,7 +263,34 @@ class Predictions:
     @property
     def of_pixels(self) -> bool:
         """Is each row a pixel of an image, or a token of a text, rather than a sample of its own?"""
-        return self._images is not None
+        return self._images is not None and not self.multilabel
+
+    @property
+    def one_score(self) -> bool:
+        """Does a row have one probability: that an answer is right, or that a label applies?"""
+        return self.answers or self.multilabel
+
+    @cached_property
+    def label_names(self) -> tuple[str, ...]:
+        """Of several labels, the name of each, or its number."""
+        if self.class_names is not None:
+            return self.class_names
+        if self.space:
+            return tuple(label_texts(None, self.space[0]).tolist())
+        last = max(int(name) for chunk in self.chunks() for name in np.unique(chunk.groups))  # type: ignore[arg-type]
+        return tuple(label_texts(None, last + 1).tolist())
+
+    def samples_of_rows(self) -> Tensor:
+        """Of several labels, the number of each row's sample, from 0 on. (n,)"""
+        assert self._images is not None
+        return torch.from_numpy(np.unique(self._images(), return_inverse=True)[1].reshape(-1))
+
+    @cached_property
+    def n_counted(self) -> int:
+        """How many samples, pixels or answers these are; `n` rows are more where a sample can have several labels."""
+        if not self.multilabel or self._images is None:
+            return self.n
+        return self.n // self.space[0] if self.space else len(np.unique(self._images()))
 
     @property
     def row_name(self) -> str:
@@ -266,8 +304,8 @@ class Predictions:
 
     @property
     def outcomes(self) -> tuple[str, ...] | None:
-        """What a calibrator of these predictions tells apart: the classes, or wrong and right answers."""
-        return OUTCOMES if self.answers else self.class_names
+        """What a calibrator of these predictions tells apart: the classes, or the two outcomes of one score."""
+        return LABEL_OUTCOMES if self.multilabel else OUTCOMES if self.answers else self.class_names
 
     @property
     def label_name(self) -> str:
@@ -275,8 +313,8 @@ class Predictions:
         return CORRECT if self.answers else "label"
 
     def written(self, scores: Tensor) -> Tensor:
-        """Scores as files hold them: (rows, k), or the confidence of answers (rows,)."""
-        return scores[:, 1] if self.answers else scores
+        """Scores as files hold them: (rows, k), or where a row has one score (rows,)."""
+        return scores[:, 1] if self.one_score else scores
 
     @property
     def scores(self) -> Tensor:
@@ -334,19 +372,30 @@ class Predictions:
             raise InputError(f"{why}{self.subject} have no groups: store them under the name groups, one per sample")
 
     def need_classes(self) -> None:
-        """Refuse answers, which have a confidence but no classes."""
-        if self.answers:
+        """Refuse predictions that have one score in each row, and no classes."""
+        if self.one_score:
+            have = "only a confidence" if self.answers else "several labels"
+            raise InputError(f"{self.subject} have {have}, but probabilities of classes are needed here; give those")
+
+    def need_one_label(self) -> None:
+        """Refuse several labels for each sample."""
+        if self.multilabel:
             raise InputError(
-                f"{self.subject} have only a confidence, but probabilities of classes are needed here; give those"
+                f"{self.subject} have several labels for each sample, and here each has one; give the scores of one label"
             )
 
     def need_both_outcomes(self) -> None:
-        """Refuse answers that are all right or all wrong, to which no calibrator can be fitted."""
-        if not self.answers:
+        """Refuse rows that all have the same outcome, to which no calibrator of one score can be fitted."""
+        if not self.one_score:
             return
         self.need_labels()
         with self.located():
             found = {int(label) for chunk in self.chunks() for label in chunk.labels.aminmax()}
+            if len(found) == 1 and self.multilabel:
+                raise InputError(
+                    f"{'every' if 1 in found else 'no'} label of the samples to fit on applies, and a calibrator "
+                    "learns from labels that apply and labels that do not. Fit on more samples"
+                )
             if len(found) == 1:
                 raise InputError(
                     f"every answer to fit on is {'right' if 1 in found else 'wrong'}, and a calibrator learns from "
@@ -372,13 +421,15 @@ class Predictions:
         """Two random halves without a common row: one to fit, one to measure what was fitted.
 
         Drawn by `numpy.random.default_rng(seed).permutation(n)`; the first half is the smaller where n is odd. Where
-        rows are pixels, these are halves of the images: the pixels of one image are alike.
+        rows are pixels, these are halves of the images: the pixels of one image are alike. Where they are labels of
+        samples, these are halves of the samples.
         """
         of_kind("seed", seed, Seed)
         images = None if self._images is None else self._images()
         order = np.random.default_rng(seed).permutation(self.n if images is None else np.unique(images))
         if len(order) < 2:
-            raise InputError(f"one {'row' if images is None else 'image'} cannot be halved; at least two are needed")
+            what = "row" if images is None else "image" if self.of_pixels else "sample"
+            raise InputError(f"one {what} cannot be halved; at least two are needed")
         first, second = order[: len(order) // 2], order[len(order) // 2 :]
         if images is not None:
             first, second = (np.flatnonzero(np.isin(images, half)) for half in (first, second))

@@ -6,6 +6,7 @@ probabilities.
 """
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -23,10 +24,12 @@ from temperance.predictions.columns import (
     TableColumns,
     class_columns,
     find_columns,
+    label_columns,
     with_new_scores,
 )
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.csv_parsing import Table, lines_of, open_text, pieces, separator
+from temperance.predictions.dense import line_chunks
 from temperance.predictions.labels import NO_LABEL, places_among, unknown_label
 from temperance.predictions.rows import Chunk, Meaning, placed
 
@@ -39,7 +42,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .csv file."""
     header, columns = _columns(path, wanted)
     # Weights are parsed with the scores, as their last column.
-    numbers = (*columns.scores, *([] if columns.weights is None else [columns.weights]))
+    numbers = (*columns.scores, *columns.label_columns, *([] if columns.weights is None else [columns.weights]))
     table = Table(path, header, numbers, columns.labels, columns.groups)
     # One pass counts the rows, by one column, and reads the calibrator's name in place of groups.
     counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=columns.mark)
@@ -50,24 +53,28 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = binary_names(columns.class_names, wanted)
     # Whether labels are numbers or names is known when they are read.
     truth = None if columns.labels is None else Described((n,), "i", "text")
-    n, k, _ = check_set(columns.name, Described((n, len(columns.scores)), "f", "float64"), truth, None, names, wanted)
+    width = len(columns.scores)
+    if columns.label_columns:
+        truth = Described((n, width), "f", "float64")
+    n, k, space = check_set(columns.name, Described((n, width), "f", "float64"), truth, None, names, wanted)
     meaning = Meaning(columns.name, names, wanted)
 
     def place(row: int) -> str:
-        return f"line {next(islice(lines_of(path), row + 1, None))[0]}"
+        return f"line {next(islice(lines_of(path), row // math.prod(space) + 1, None))[0]}"
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
         with reading(path), placed(place):
             for piece in pieces(table):
                 labels = None if piece.labels is None else _numbers(piece.labels, meaning, start)
-                width = len(columns.scores)
+                if columns.label_columns:
+                    labels = piece.scores[:, width : 2 * width]
                 scores, weights = piece.scores[:, :width], None if columns.weights is None else piece.scores[:, -1]
                 parsed = meaning.chunk(scores, labels, piece.groups, start, weights)
-                yield from (parsed.slice(i, i + rows) for i in range(0, len(piece.scores), rows))
-                start += len(piece.scores)
+                yield from (parsed.slice(i, i + rows) for i in range(0, len(parsed.labels), rows))
+                start += len(parsed.labels)
 
-    return columns.opened(path, wanted, names, n, k, read=read_rows, place=place, marks=marks)
+    return columns.opened(path, wanted, names, n, k, read=read_rows, place=place, marks=marks, space=space)
 
 
 def _columns(path: Path, wanted: Wanted) -> tuple[list[str], TableColumns]:
@@ -138,23 +145,25 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions and their extras as a .csv file."""
     header = [*class_columns(predictions)]
     numbered = predictions.has_labels and predictions.label_name not in extras  # text labels are among the extras
-    header += [*[predictions.label_name] * numbered, *["group"] * predictions.has_groups]
+    grouped = predictions.has_groups and not predictions.multilabel
+    header += [*label_columns(predictions) * numbered, *["group"] * grouped]
     header += [*["weight"] * predictions.has_weights, *extras]
     marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
-    others = [_cells(name, array, predictions.n) for name, array in extras.items()]
+    n_lines = predictions.n // math.prod(predictions.space)
+    others = [_cells(name, array, n_lines) for name, array in extras.items()]
     with open_text(path, "w", "utf-8") as handle:
         # Quote all text: the writer would leave a carriage return unquoted, which readers take for a new line.
         writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC, delimiter=separator(path))
         writer.writerow([*header, *[MARK] * len(marks)])
         start = 0
-        for chunk in predictions.chunks(WRITTEN_ROWS):
+        for chunk in line_chunks(predictions, WRITTEN_ROWS):
             size = len(chunk.labels)
-            columns = [chunk.labels.tolist()] if numbered else []
+            columns = chunk.labels.reshape(size, -1).T.tolist() if numbered else []
             columns += [] if chunk.groups is None else [chunk.groups.tolist()]
             columns += [] if chunk.weights is None else [chunk.weights.tolist()]
             columns += [cells[start : start + size] for cells in others]
             rest = zip(*columns, strict=True) if columns else [()] * size
-            written = predictions.written(chunk.scores).reshape(size, -1)
+            written = chunk.scores if predictions.multilabel else predictions.written(chunk.scores).reshape(size, -1)
             rows = zip(written.double().tolist(), rest, strict=True)
             writer.writerows([*scores, *cells, *marks] for scores, cells in rows)
             start += size
@@ -177,7 +186,7 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
     places = {name: i for i, name in enumerate(header)}
     values = (
         row
-        for chunk in predictions.chunks(WRITTEN_ROWS)
+        for chunk in line_chunks(predictions, WRITTEN_ROWS)
         for row in zip(chunk.scores.double().tolist(), chunk.labels.tolist(), strict=True)
     )
     mark = predictions.calibrated_by or ""

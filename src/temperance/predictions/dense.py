@@ -1,4 +1,4 @@
-"""Dense predictions: arrays (n, k, *space) whose rows are pixels, and rows whose label is ignored."""
+"""Dense predictions: arrays whose rows are pixels, (n, k, *space), or the labels of samples, (n, L); ignored rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def image_numbers(images: int, space: tuple[int, ...]) -> Callable[[], Numbers] 
 
 
 def position(space: tuple[int, ...], place: Callable[[int], str]) -> Callable[[int], str]:
-    """A function that says where a row is: the index of its pixel, or what `place` says for a sample."""
+    """A function that says where a row is: the index of its pixel or label, or what `place` says for a sample."""
     if not space:
         return place
 
@@ -41,6 +41,24 @@ def in_shape(predictions: Predictions, values: Tensor) -> Tensor:
     """Scores (rows, k), labels or weights (rows,) in the shape of the arrays that they were read from."""
     shape = (len(values) // math.prod(predictions.space), *predictions.space)
     return values.reshape(shape) if values.ndim == 1 else values.reshape(*shape, -1).movedim(-1, 1)
+
+
+def weights_of_samples(predictions: Predictions, weights: Tensor) -> Tensor:
+    """Weights (rows,) in the shape of the file: one for each pixel, or one for all labels of a sample."""
+    shaped = in_shape(predictions, weights)
+    return shaped[:, 0] if predictions.multilabel else shaped
+
+
+def line_chunks(predictions: Predictions, lines: int) -> Iterator[Chunk]:
+    """Chunks of the lines of a table, one for each sample: of several labels, scores and labels are (lines, L)."""
+    if not predictions.multilabel:
+        yield from predictions.chunks(lines)
+        return
+    n_labels = math.prod(predictions.space)
+    for chunk in predictions.chunks(max(1, lines // n_labels) * n_labels):
+        scores, labels = (in_shape(predictions, each) for each in (predictions.written(chunk.scores), chunk.labels))
+        weights = None if chunk.weights is None else weights_of_samples(predictions, chunk.weights)
+        yield Chunk(scores, labels, None, weights)
 
 
 def labelled(predictions: Predictions, ignore_index: int) -> Predictions:

@@ -62,6 +62,7 @@ def read_predictions(
     columns: Mapping[str, str] | None = None,
     ignore_index: int | None = None,
     answers: bool = False,
+    multilabel: bool = False,
 ) -> Predictions:
     """Open a file of predictions; its rows stay in the file until they are needed.
 
@@ -83,6 +84,9 @@ def read_predictions(
     ignore_index  leave out rows with this label, such as unlabelled pixels
     answers       the file has a model's answers: `confidence`, between 0 and 1, and whether each is `correct`. Name
                   other columns as probs and label
+    multilabel    a sample can have several labels: `probs` or `logits` (n, L), and `labels` (n, L) of 0 and 1, which
+                  say whether each applies; `class_names` are the names of the labels. A row is one label of a sample,
+                  and its group is the label's name
     """
     path = _of_run(Path(path))
     of_kind("labels", labels, Labels)
@@ -90,7 +94,15 @@ def read_predictions(
         raise InputError("labels are not read here, so no row can be left out by its label: leave out ignore_index")
     if split is not None:
         one_of("split", split, ("val", "test"))
-    wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns), ignore_index, answers=answers)
+    wanted = Wanted(
+        split,
+        labels,
+        as_positive(positive),
+        ColumnNames.of(columns),
+        ignore_index,
+        answers=answers,
+        multilabel=multilabel,
+    )
     paths = shard_paths(path, tuple(FORMATS))
     files = [read_file(each, wanted) for each in ([path] if paths is None else paths)]
     if ignore_index is not None:
@@ -189,8 +201,9 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
         chosen.rewrite(origin, path, predictions)
         return
     found = extras_of(predictions)
-    read_as = Wanted(answers=predictions.answers)
-    taken = (*read_as.kinds, *read_as.label_names, "group", "groups", "weight", "weights", "class_names", MARK)
+    read_as = Wanted(answers=predictions.answers, multilabel=predictions.multilabel)
+    groups = () if predictions.multilabel else ("group", "groups")
+    taken = (*read_as.kinds, *read_as.label_names, *groups, "weight", "weights", "class_names", MARK)
     for name in found:
         if name in taken:
             raise InputError(f"{name} collides with the new {name}; rename or remove it")
@@ -207,9 +220,11 @@ def _check_rows(chosen: Format, predictions: Predictions) -> None:
                 f"rows with the label {read.wanted.ignore_index} were left out, so the file cannot be written again. "
                 "A row needs no label to be calibrated: read the file without ignore_index"
             )
+    if predictions.multilabel and not predictions.space:
+        raise InputError("some labels of these samples were left out, so there is no array of them to write")
     if predictions.shards and predictions.of_pixels and not predictions.space:
         raise InputError("images of different sizes are not one array; write a folder")
-    if predictions.space and _is_table(chosen):
+    if predictions.of_pixels and predictions.space and _is_table(chosen):
         raise InputError(
             "a table has a row for each sample, and these are arrays of pixels; write .npz or .safetensors"
         )

@@ -38,12 +38,16 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
             f"the column {columns.scores[0]} must hold a list of numbers in each row; got {scores[0].dtype}. "
             "If it is the score of a binary classifier's positive class, pass positive=1"
         )
+    truth = None if columns.labels is None else _column(given, columns.labels)
+    if columns.label_columns:
+        truth = np.stack([_column(given, name) for name in columns.label_columns], axis=1)
     return Predictions.of(
-        scores[0] if len(scores) == 1 else np.stack(scores, axis=1),
-        None if columns.labels is None else _column(given, columns.labels),
+        scores[0] if len(scores) == 1 and not wanted.multilabel else np.stack(scores, axis=1),
+        truth,
         from_logits=columns.from_logits,
         positive=wanted.positive,
         answers=wanted.answers,
+        multilabel=wanted.multilabel,
         normalise=normalise,
         class_names=columns.class_names,
         groups=None if columns.groups is None else _column(given, columns.groups),

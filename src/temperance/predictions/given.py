@@ -13,7 +13,7 @@ from temperance.predictions.disk import read_predictions
 from temperance.predictions.frames import column_names, of_table
 
 # The options that say how a file is read.
-READING = ("positive", "normalise", "columns", "ignore_index", "answers")
+READING = ("positive", "normalise", "columns", "ignore_index", "answers", "multilabel")
 
 # A set that brings its own labels.
 Set = Predictions | str | Path
@@ -30,6 +30,7 @@ def as_predictions(
     columns: Mapping[str, str] | None = None,
     weights: ArrayLike | None = None,
     answers: bool = False,
+    multilabel: bool = False,
 ) -> Predictions:
     """A file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels, as `Predictions`."""
     if isinstance(given, Set):
@@ -48,10 +49,12 @@ def as_predictions(
                 columns=columns,
                 ignore_index=ignore_index,
                 answers=answers,
+                multilabel=multilabel,
             )
-        if positive is not None or normalise or columns is not None or answers:
+        if positive is not None or normalise or columns is not None or answers or multilabel:
             raise InputError(
-                "a Predictions knows what it holds; give positive=, normalise=, columns= and answers= when you make it"
+                "a Predictions knows what it holds; give positive=, normalise=, columns=, answers= and multilabel= "
+                "when you make it"
             )
         return given if ignore_index is None else labelled(given, ignore_index)
     # A DataFrame that comes with labels is an array of scores.
@@ -64,6 +67,7 @@ def as_predictions(
             columns=ColumnNames.of(columns),
             ignore_index=ignore_index,
             answers=answers,
+            multilabel=multilabel,
         )
         found = of_table(given, names, wanted, normalise=normalise)
         return found if ignore_index is None else labelled(found, ignore_index)
@@ -82,6 +86,7 @@ def as_predictions(
         ignore_index=ignore_index,
         weights=weights,
         answers=answers,
+        multilabel=multilabel,
     )
 
 

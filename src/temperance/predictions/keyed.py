@@ -101,12 +101,12 @@ class SetKeys(NamedTuple):
 def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     """The keys of the named set; without a name the only one, or "test" where there is a val_ and a test_ set."""
     known = list(keys)
-    own = wanted.columns
     split = wanted.split
-    if own.scores is None and split is None:
+    if split is None:
         splits = [each for each in (None, "test", "val") if _has_scores(known, each, wanted)]
         split = splits[0] if splits else None
     prefix = _prefix(split)
+    own = wanted.columns.under(prefix, known)
     scores = _own_scores(known, own) or only_one(known, *(prefix + kind for kind in wanted.kinds))
     labels = None
     if wanted.labels != "ignored":
@@ -136,13 +136,16 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
             own_names, flag = f'{own_names}, or "logits"', f"{flag}, or --logits"
         raise InputError(f"{expected}{own_names}", flags={own_names: flag})
     kind = wanted.own_kind if own.scores is not None else scores.removeprefix(prefix)
-    groups = own.named(known, "group") or only_one(known, f"{prefix}groups", f"{prefix}group")
+    groups = None
+    if not wanted.multilabel:  # the labels are the groups
+        groups = own.named(known, "group") or only_one(known, f"{prefix}groups", f"{prefix}group")
     weights = own.named(known, "weight") or only_one(known, f"{prefix}weights", f"{prefix}weight")
     return SetKeys(split, kind, scores, labels, groups, weights)
 
 
 def _has_scores(known: Iterable[str], split: str | None, wanted: Wanted) -> bool:
-    return any(_prefix(split) + kind in known for kind in wanted.kinds)
+    names = wanted.kinds if wanted.columns.scores is None else (wanted.columns.scores,)
+    return any(_prefix(split) + name in known for name in names)
 
 
 def _own_scores(known: list[str], own: ColumnNames) -> str | None:
@@ -199,7 +202,7 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
                 first += len(values) * math.prod(space)
 
     def read(rows: int) -> Iterator[Chunk]:
-        # Images are read whole, at least one at a time, and then split into chunks of the size asked for.
+        # Images, and samples with several labels, are read whole, at least one at a time, and then split into chunks.
         return regrouped(pieces(max(1, rows // math.prod(space))), rows) if space else pieces(rows)
 
     return Predictions(
@@ -209,7 +212,7 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         n * math.prod(space),
         k,
         has_labels=truth is not None,
-        has_groups=groups is not None,
+        has_groups=groups is not None or wanted.multilabel,
         class_names=names,
         calibrated_by=file.text(keys.prefix + MARK),
         origin=Origin(file.path, wanted),
@@ -220,4 +223,5 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         _images=image_numbers(n, space),
         other_split=other if other and _has_scores(file.keys(), other, wanted) else None,
         answers=wanted.answers,
+        multilabel=wanted.multilabel,
     )

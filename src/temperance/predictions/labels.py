@@ -48,6 +48,8 @@ def label_numbers(
     """
     if wanted.answers:
         return _is_right(labels, wanted.ignore_index, first_row).to(scores.device)
+    if wanted.multilabel:
+        return _applies(labels, wanted.ignore_index, first_row).to(scores.device)
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U" and class_names is not None:
         return looked_up(labels.reshape(-1), class_names, first_row)
     if wanted.positive is not None:
@@ -111,6 +113,26 @@ def _is_right(labels: Values, ignore_index: int | None, first_row: int) -> Tenso
             f"{CORRECT} must be 1 for a right answer and 0 for a wrong one, or true and false; row {first_row + row} "
             f"has {excerpt([repr(labels.reshape(-1)[row].item())])}",
             row=first_row + row,
+        )
+    return numbers
+
+
+def _applies(labels: Values, ignore_index: int | None, first_row: int) -> Tensor:
+    """1 for a label that applies, 0 for one that does not, and unknown ones as they are. (n · L,)"""
+    numbers = whole_numbers(to_tensor(labels, "labels").reshape(-1), first_row)
+    other = (numbers != 0) & (numbers != 1)
+    if ignore_index is not None:
+        other &= numbers != ignore_index
+    if bool(other.any()):
+        row = int(other.nonzero()[0])
+        found = int(numbers[row])
+        remedy = f"pass ignore_index={found}"
+        unknown = f". If {found} means that this is unknown, {remedy}" if ignore_index is None else ""
+        raise InputError(
+            f"labels must be 1 where a label applies and 0 where it does not; row {first_row + row} has {found}"
+            f"{unknown}",
+            row=first_row + row,
+            flags={remedy: f"add --ignore-index {found}"},
         )
     return numbers
 

@@ -25,7 +25,7 @@ from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
-from temperance.predictions.dense import in_shape
+from temperance.predictions.dense import in_shape, weights_of_samples
 from temperance.predictions.keyed import extras_of, find_set, keyed_label, open_set
 from temperance.predictions.rows import as_numpy
 
@@ -201,10 +201,10 @@ def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray
     arrays = {prefix + predictions.kind: as_numpy(in_shape(predictions, predictions.written(predictions.scores)))}
     if predictions.has_labels:
         arrays[prefix + keyed_label(predictions)] = as_numpy(in_shape(predictions, predictions.whole.labels))
-    if predictions.groups is not None:
+    if predictions.groups is not None and not predictions.multilabel:
         arrays[f"{prefix}groups"] = predictions.groups[:: math.prod(predictions.space)]
     if predictions.weights is not None:
-        arrays[f"{prefix}weights"] = as_numpy(in_shape(predictions, predictions.weights))
+        arrays[f"{prefix}weights"] = as_numpy(weights_of_samples(predictions, predictions.weights))
     if predictions.calibrated_by is not None:
         arrays[prefix + MARK] = np.array(predictions.calibrated_by)
     return arrays

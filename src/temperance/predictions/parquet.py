@@ -5,6 +5,7 @@ The name of the calibrator is a column, `calibrated_by`: most programs that rewr
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -26,9 +27,17 @@ from temperance.predictions.checks import (
     excerpt,
     names_from_json,
 )
-from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
+from temperance.predictions.columns import (
+    NewColumn,
+    TableColumns,
+    class_columns,
+    find_columns,
+    label_columns,
+    with_new_scores,
+)
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
-from temperance.predictions.rows import Chunk, Meaning, Taker, as_numpy, in_file, placed
+from temperance.predictions.dense import line_chunks
+from temperance.predictions.rows import Chunk, Meaning, Taker, as_numpy, in_file, placed, regrouped
 
 # A column is read through a buffer of this size, rather than as a whole row group at once.
 BUFFER_BYTES = 1 << 16
@@ -51,31 +60,41 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         for name in (columns.labels, columns.groups, columns.weights)
     )
     width = k
-    n, k, _ = check_set(columns.name, scores, truth, groups, names, wanted, counted)
+    if columns.label_columns:
+        kinds = [_describe(schema.field(name).type, (n, k)) for name in columns.label_columns]
+        truth = next((each for each in kinds if each.kind not in "bif"), kinds[0])
+    n, k, space = check_set(columns.name, scores, truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = first
         with reading(path), placed(in_file), _open(path) as opened:
             # Arrow holds several times the memory of a batch while it reads one, so batches are short.
-            size = min(rows, WRITTEN_ROWS)
+            size = max(1, min(rows, WRITTEN_ROWS) // math.prod(space))
             for batch in opened.iter_batches(size, row_groups=part, columns=columns.used, use_threads=False):
                 labels, group, weights = (
                     None if name is None else _values(batch, name, start)
                     for name in (columns.labels, columns.groups, columns.weights)
                 )
-                yield meaning.chunk(_scores(batch, columns, width, start), labels, group, start, weights)
+                if columns.label_columns:
+                    labels = np.stack([_values(batch, name, start) for name in columns.label_columns], axis=1)
+                at = start * math.prod(space)
+                yield meaning.chunk(_scores(batch, columns, width, start), labels, group, at, weights)
                 start += batch.num_rows
         _pyarrow()[0].default_memory_pool().release_unused()
 
-    return columns.opened(
-        path, wanted, names, n, k, read=read_rows, place=lambda row: in_file(first + row), marks=marks
-    )
+    def place(row: int) -> str:
+        return in_file(first + row // math.prod(space))
+
+    def in_chunks(rows: int) -> Iterator[Chunk]:
+        return regrouped(read_rows(rows), rows) if space else read_rows(rows)
+
+    return columns.opened(path, wanted, names, n, k, read=in_chunks, place=place, marks=marks, space=space)
 
 
 def _find_columns(schema: Any, wanted: Wanted) -> TableColumns:
     columns = find_columns(schema.names, wanted)
-    if not wanted.one_score:
+    if not wanted.one_score or wanted.multilabel:
         return columns
     # The one score of a binary classifier or an answer may hold numbers, or lists of one number.
     return replace(columns, is_list=_is_list(schema.field(columns.scores[0]).type))
@@ -129,7 +148,8 @@ def _extra(column: Any, name: str) -> npt.NDArray[Any]:
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions and their extras as a .parquet file."""
     names = predictions.class_names
-    others = {name: _as_arrow(name, array, predictions.n) for name, array in extras.items()}
+    n_lines = predictions.n // math.prod(predictions.space)
+    others = {name: _as_arrow(name, array, n_lines) for name, array in extras.items()}
     batches = _batches(predictions, others)
     first = next(batches)
     schema = first.schema if names is None else first.schema.with_metadata({"class_names": json.dumps(names)})
@@ -139,11 +159,18 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
     pyarrow, _ = _pyarrow()
     start = 0
-    for chunk in predictions.chunks(WRITTEN_ROWS):
+    for chunk in line_chunks(predictions, WRITTEN_ROWS):
         size = len(chunk.labels)
-        scores = as_numpy(predictions.written(chunk.scores))
-        arrays = {predictions.kind: pyarrow.array(scores) if scores.ndim == 1 else _lists(scores)}
-        if predictions.has_labels:
+        scores = as_numpy(chunk.scores if predictions.multilabel else predictions.written(chunk.scores))
+        if predictions.multilabel:
+            columns = zip(class_columns(predictions), scores.T, strict=True)
+            arrays = {name: pyarrow.array(np.ascontiguousarray(column)) for name, column in columns}
+        else:
+            arrays = {predictions.kind: pyarrow.array(scores) if scores.ndim == 1 else _lists(scores)}
+        if predictions.multilabel and predictions.has_labels:
+            truth = zip(label_columns(predictions), chunk.labels.cpu().numpy().T, strict=True)
+            arrays |= {name: pyarrow.array(np.ascontiguousarray(column)) for name, column in truth}
+        elif predictions.has_labels:
             arrays[predictions.label_name] = pyarrow.array(chunk.labels.cpu().numpy())
         if chunk.groups is not None:
             arrays["group"] = pyarrow.array(chunk.groups.tolist(), pyarrow.string())
@@ -178,7 +205,7 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
 
 def _new_batches(file: Any, schema: Any, new: Sequence[NewColumn], predictions: Predictions) -> Iterator[Any]:
     pyarrow, _ = _pyarrow()
-    taker = Taker(predictions.chunks(WRITTEN_ROWS))
+    taker = Taker(line_chunks(predictions, WRITTEN_ROWS))
     for batch in file.iter_batches(batch_size=WRITTEN_ROWS):
         chunk = taker.take(batch.num_rows)
         scores = chunk.scores.double().cpu().contiguous().numpy()

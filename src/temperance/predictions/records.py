@@ -22,6 +22,9 @@ from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
 Record = dict[str, Any]
 
+# Why samples with several labels are not in these files.
+NO_LABELS = "several labels are not read from or written to .json and .jsonl; use .npz, .safetensors, .parquet or .csv"
+
 
 def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .jsonl or .json file."""
@@ -100,6 +103,8 @@ def _listed(content: Any) -> list[Any]:
 
 def _columns(path: Path, wanted: Wanted) -> tuple[Record, TableColumns]:
     """The first record, and the roles of its entries."""
+    if wanted.multilabel:
+        raise InputError(NO_LABELS)
     first = next(_records(path), None)
     if first is None:
         raise InputError("there is no record; expected one for each sample")
@@ -167,6 +172,8 @@ def _extra(name: str, values: list[Any]) -> npt.NDArray[Any]:
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions and their extras as records."""
+    if predictions.multilabel:
+        raise InputError(NO_LABELS)
     for name, array in extras.items():
         if array.shape[:1] != (predictions.n,) or array.dtype.kind not in "biufU":
             raise InputError(

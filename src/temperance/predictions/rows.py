@@ -117,9 +117,10 @@ class Meaning:
         first_row: int,
         weights: Values | None = None,
     ) -> Chunk:
-        """Checked rows, one for each sample or pixel; `first_row` is the index of the first one.
+        """Checked rows, one for each sample, pixel or label of a sample; `first_row` is the index of the first one.
 
-        All pixels of an image have its group.
+        All pixels of an image have its group. All labels of a sample have its weight, and the group of
+        each is its name.
         """
         one_score = self.wanted.one_score
         given = as_scores(self._two_columns(scores, first_row) if one_score else scores, self.name)
@@ -132,8 +133,14 @@ class Meaning:
         counted = None
         if weights is not None:
             each = to_tensor(weights, "weights").reshape(-1)
+            if self.wanted.multilabel:
+                each = each.repeat_interleave(len(rows) // max(len(each), 1))
             counted = as_weights(each, (len(rows),), first_row=first_row).to(rows.device)
-        parts = None if groups is None else groups.astype(np.str_).repeat(len(rows) // len(groups))
+        parts: Text | None = None
+        if self.wanted.multilabel:
+            parts = np.tile(label_texts(self.class_names, scores.shape[1]), len(scores))
+        elif groups is not None:
+            parts = groups.astype(np.str_).repeat(len(rows) // len(groups))
         return Chunk(rows, numbers.to(rows.device), parts, counted)
 
     def _two_columns(self, scores: Values, first_row: int) -> Tensor:
@@ -143,7 +150,7 @@ class Meaning:
         if self.from_logits:
             return torch.stack([torch.zeros_like(column), column], dim=1)
         outside = (column < 0) | (column > 1)
-        if self.wanted.answers:
+        if self.wanted.answers or self.wanted.multilabel:
             outside |= column.isnan()  # it is not in a class, which the check of probabilities would name
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
@@ -151,12 +158,20 @@ class Meaning:
             remedy = "If these are logits or decision-function scores, pass from_logits=True"
             if self.wanted.answers:
                 what, remedy = self.name, "If these are percent, divide them by 100"
+            elif self.wanted.multilabel:
+                what = self.name
+                remedy = "If these are logits, pass from_logits=True; if they are percent, divide them by 100"
             raise InputError(
                 f"{what} must lie between 0 and 1; row {first_row + row} has {float(column[row]):.6g}. {remedy}",
                 row=first_row + row,
                 flags={"pass from_logits=True": "store them under the name logits"},
             )
         return torch.stack([1 - column, column], dim=1)
+
+
+def label_texts(names: tuple[str, ...] | None, n_labels: int) -> Text:
+    """The names of the labels that a sample can have, or their numbers. (L,)"""
+    return np.array(names or tuple(map(str, range(n_labels))), np.str_)
 
 
 def row_numbers(index: ArrayLike, n: int) -> npt.NDArray[np.int64]:

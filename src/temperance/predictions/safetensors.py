@@ -21,7 +21,7 @@ from temperance.errors import InputError
 from temperance.files import reading, save_tensors
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, names_from_json
 from temperance.predictions.core import Extras, Origin, Predictions
-from temperance.predictions.dense import in_shape
+from temperance.predictions.dense import in_shape, weights_of_samples
 from temperance.predictions.keyed import extras_of, find_set, keyed_label, open_set
 
 # NumPy's letters for the kinds of number that safetensors has; its types are written like F32, BF16, I64, BOOL.
@@ -100,13 +100,13 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions and their extras as a .safetensors file."""
     tensors = _tensors(predictions)
     metadata = _mark(predictions)
-    if predictions.groups is not None:
+    if predictions.groups is not None and not predictions.multilabel:
         groups = predictions.groups[:: math.prod(predictions.space)]
         names, places = np.unique(groups, return_inverse=True)
         tensors["groups"] = torch.from_numpy(places.astype(np.int64))
         metadata["group_names"] = json.dumps(names.tolist())
     if predictions.weights is not None:
-        tensors["weights"] = in_shape(predictions, predictions.weights).cpu().contiguous()
+        tensors["weights"] = weights_of_samples(predictions, predictions.weights).cpu().contiguous()
     if predictions.class_names is not None:
         metadata["class_names"] = json.dumps(predictions.class_names)
     for name, array in extras.items():

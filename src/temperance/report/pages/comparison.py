@@ -55,20 +55,24 @@ def comparison_page(found: Comparison) -> str:
     unchanged = found.recommended is found.baseline
     before, after, method = found.before, found.after, found.recommended.label
     name = PurePath(before.rows[0].source).name
-    classes = "" if before.answers else f"{len(before.class_names):,} classes"
+    classes = "" if before.one_score else f"{len(before.class_names):,} classes"
     about = [found.split, classes, f"{len(found.outcomes):,} methods"]
-    titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
+    titles = {"nll": "NLL", "ece": "Calibration error"} | ({} if before.multilabel else {"accuracy": "Accuracy"})
     parts = [
         heading("Comparison of calibrators", name, about),
         answer(found.verdict, [_figure(found, title, metric) for metric, title in titles.items()], found.notes),
         reliability_section(before) if unchanged else reliability_pair(before, after, method),
         ranking_section(found),
         _classes_section(before, None if unchanged else after),
-        risk_coverage_section(before) if unchanged else risk_coverage_pair(before, after, method, SAME_ORDER),
+        Markup() if before.multilabel else _risk_coverage(before, None if unchanged else after, method),
         metrics_section(before) if unchanged else metrics_pair(before, after),
         provenance_section(found.provenance),
     ]
     return page(f"{name} – comparison of calibrators", *parts)
+
+
+def _risk_coverage(before: Evaluation, after: Evaluation | None, method: str) -> Markup:
+    return risk_coverage_section(before) if after is None else risk_coverage_pair(before, after, method, SAME_ORDER)
 
 
 def _classes_section(before: Evaluation, after: Evaluation | None) -> Markup:
@@ -115,7 +119,7 @@ def ranking_section(found: Comparison) -> Markup:
         strip_axis(f"{scale.low:.4f}", f"{scale.high:.4f}"),
         "NLL",
         "ECE",
-        "Accuracy",
+        *["Accuracy"] * (not found.test.multilabel),
         "Parameters",
         "Seconds",
     )
@@ -127,7 +131,7 @@ def ranking_section(found: Comparison) -> Markup:
         grouped_table(columns, groups, "ranking"),
         tag(
             "p",
-            "Below the accuracy is its change in points. ",
+            "" if found.test.multilabel else "Below the accuracy is its change in points. ",
             *([tag("span", BELOW, class_="on-wide-screens"), OVERLAP] if found.tells_apart else []),
             "The best of many methods owes a little to luck.",
             class_="aside",
@@ -155,7 +159,11 @@ def _ranked(found: Comparison, outcome: Outcome, scale: Scale) -> list[Cell]:
         _nll_strip(found, outcome, scale),
         noted(f"{nll.value:.4f}", interval_of(nll)),
         noted(value_of(ece), interval_of(ece)),
-        noted(value_of(accuracy), "" if outcome is found.baseline else points(by)),
+        *(
+            []
+            if found.test.multilabel
+            else [noted(value_of(accuracy), "" if outcome is found.baseline else points(by))]
+        ),
         f"{outcome.n_parameters:,}",
         f"{outcome.seconds:.2f}",
     ]

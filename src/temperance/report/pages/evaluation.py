@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import PurePath
+from typing import NamedTuple
 
 from temperance.errors import amount, plural
 from temperance.jobs.evaluation import Evaluation
+from temperance.jobs.macro import MEAN_OF_LABELS
 from temperance.jobs.results import Provenance, Row, shown
 from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
@@ -41,6 +43,15 @@ from temperance.report.svg import charts
 from temperance.report.svg.drawing import Scale
 
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
+OFF_PREDICTIONS = (
+    ("over", "over-confident: right less often than it says"),
+    ("under", "under-confident: right more often than it says"),
+)
+OFF_LABELS = (
+    ("over", "too high: labels apply less often than it says"),
+    ("under", "too low: labels apply more often than it says"),
+)
+TOGETHER = "The labels of a sample go together, which these intervals do not know: they may be too narrow."
 RISK_KEYS = (
     (stroke("best"), "if every error were among the least confident"),
     (stroke("guide"), "if confidence said nothing"),
@@ -53,14 +64,14 @@ def evaluation_page(evaluation: Evaluation) -> str:
     """The page: the answer first, then the pictures, then every number, then how it was made."""
     row = evaluation.rows[0]
     name = PurePath(row.source).name
-    classes = "" if evaluation.answers else f"{len(evaluation.class_names):,} classes"
+    classes = "" if evaluation.one_score else f"{len(evaluation.class_names):,} classes"
     parts = [
         heading("Calibration report", name, [row.split, evaluation.counted, classes, row.method]),
         verdict_section(evaluation),
         reliability_section(evaluation),
-        histogram_section(evaluation),
+        Markup() if evaluation.multilabel else histogram_section(evaluation),
         Markup() if evaluation.answers else classwise_section(evaluation),
-        risk_coverage_section(evaluation),
+        Markup() if evaluation.multilabel else risk_coverage_section(evaluation),
         groups_section(evaluation),
         metrics_section(evaluation),
         provenance_section(evaluation.provenance),
@@ -74,12 +85,16 @@ def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
     n = float(bins.n)
     confidence, accuracy = float(bins.confidence.sum()) / n, float(bins.hits.sum()) / n
     points = f"{100 * abs(confidence - accuracy):.2f}"
-    gap = f"{points} points {'above' if confidence > accuracy else 'below'} accuracy"
+    sure, right = (
+        ("Mean probability", "Labels that apply") if evaluation.multilabel else ("Mean confidence", "Accuracy")
+    )
+    other = "the share that applies" if evaluation.multilabel else "accuracy"
+    gap = f"{points} points {'above' if confidence > accuracy else 'below'} {other}"
     return answer(
         f"{warning} {evaluation.verdict}".strip(),
         [
-            ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
-            ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
+            (right, percent(accuracy), _bounds(evaluation, "accuracy")),
+            (sure, percent(confidence), f"the same as {other}" if points == "0.00" else gap),
             ("Calibration error", percent(ece.value(bins)), _in_bins(evaluation)),
         ],
         evaluation.notes,
@@ -101,42 +116,68 @@ def _bounds(evaluation: Evaluation, metric: str) -> str:
 
 
 def reliability_section(evaluation: Evaluation) -> Markup:
+    words = words_of(evaluation)
     return section(
-        "Is the confidence right?",
-        split(charts.reliability(evaluation.reliability), reliability_explained(evaluation.reliability)),
-        folded("The numbers in this picture", reliability_table(evaluation.reliability)),
+        words.question,
+        split(
+            charts.reliability(evaluation.reliability, said=words.said, happened=words.happened),
+            reliability_explained(evaluation.reliability, words),
+        ),
+        folded("The numbers in this picture", reliability_table(evaluation.reliability, words)),
     )
 
 
-def reliability_explained(bins: Bins) -> Markup:
+class Words(NamedTuple):
+    """What a reliability diagram is about: predictions that are right, or labels that apply."""
+
+    question: str
+    said: str
+    happened: str
+    rows: str
+    explained: str
+
+
+OF_PREDICTIONS = Words(
+    "Is the confidence right?", "confidence", "accuracy", "samples", "predictions of that confidence were right"
+)
+OF_LABELS = Words(
+    "Are the probabilities right?", "probability", "share that applies", "labels", "labels of that probability apply"
+)
+
+
+def words_of(evaluation: Evaluation) -> Words:
+    """The words for a reliability diagram of these predictions."""
+    return OF_LABELS if evaluation.multilabel else OF_PREDICTIONS
+
+
+def reliability_explained(bins: Bins, words: Words) -> Markup:
     """How to read a reliability diagram."""
     merged = merged_bins(bins)
     of_intervals = [
         ("chance", "pale: the gap could be chance"),
-        ("whisker", "exact 95\u00a0% interval of the accuracy (Clopper–Pearson)"),
+        ("whisker", f"exact 95\u00a0% interval of the {words.happened} (Clopper–Pearson)"),
     ]
     joined = f" A bar stands for {merged:,} of the {len(bins.count):,} bins." if merged > 1 else ""
     return join(
         [
             tag(
                 "p",
-                "A grey bar shows how often predictions of that confidence were right, the coloured part the gap to "
-                "the mean confidence. If confidence meant what it says, every dot would lie on the dashed line."
-                f"{joined}",
+                f"A grey bar shows how often {words.explained}, the coloured part the gap to the mean {words.said}. If "
+                f"the {words.said} meant what it says, every dot would lie on the dashed line.{joined}",
             ),
             legend(
-                ("bar", "accuracy in the bin"),
-                ("over", "over-confident: right less often than it says"),
-                ("under", "under-confident: right more often than it says"),
+                ("bar", f"{words.happened} in the bin"),
+                *(OFF_LABELS if words is OF_LABELS else OFF_PREDICTIONS),
                 *([] if bins.is_weighted else of_intervals),
                 (stroke("guide"), "perfect calibration"),
             ),
-            tag("p", "The strip below counts the samples. A gap in a bin with many samples weighs more."),
+            tag("p", TOGETHER) if words is OF_LABELS and not bins.is_weighted else Markup(),
+            tag("p", f"The strip below counts the {words.rows}. A gap in a bin with many {words.rows} weighs more."),
         ]
     )
 
 
-def reliability_table(bins: Bins) -> Markup:
+def reliability_table(bins: Bins, words: Words) -> Markup:
     """The numbers in a reliability diagram."""
     digits = 0 if len(bins.count) <= 50 else 1
     rows = [
@@ -149,7 +190,8 @@ def reliability_table(bins: Bins) -> Markup:
         for bar in bars(bins)
     ]
     interval = "" if bins.is_weighted else ", 95\u00a0% interval"
-    return table(("Confidence", "Samples", "Mean confidence", f"Accuracy{interval}"), rows, "bins")
+    columns = (words.said, words.rows, f"mean {words.said}", f"{words.happened}{interval}")
+    return table(tuple(name[0].upper() + name[1:] for name in columns), rows, "bins")
 
 
 def histogram_section(evaluation: Evaluation) -> Markup:
@@ -197,7 +239,7 @@ def fewest(curve: RiskCoverage, share: float) -> int:
 
 def groups_section(evaluation: Evaluation) -> Markup:
     """Each group with its interval beside the whole, the worst first; empty without groups."""
-    grouped = [row for row in evaluation.rows if row.group]
+    grouped = [row for row in evaluation.rows if row.group and row.group != MEAN_OF_LABELS]
     if not grouped:
         return Markup()
     measured = {(row.group, row.metric): row for row in evaluation.rows}
@@ -216,14 +258,15 @@ def groups_section(evaluation: Evaluation) -> Markup:
         )
         for row in rows[:SHOWN_ROWS]
     ]
-    more = f" The first {SHOWN_ROWS} of {len(rows):,} groups are shown." if len(rows) > SHOWN_ROWS else ""
+    what = "label" if evaluation.multilabel else "group"
+    more = f" The first {SHOWN_ROWS} of {len(rows):,} {what}s are shown." if len(rows) > SHOWN_ROWS else ""
     without = evaluation.provenance.settings["bootstrap"] and any(math.isnan(row.low) for row in rows)
-    more += " A group without an interval is too small to say how it compares." * without
+    more += f" A {what} without an interval has too few samples to say how it compares." * without
     axis = strip_axis(*(shown(end, percent=ranked.percent) for end in (scale.low, scale.high)))
-    columns = ("Group", axis, *(METRICS[name].title for name in names))
+    columns = (what.capitalize(), axis, *(evaluation.metric_title(name) for name in names))
     return section(
-        "By group",
-        f"{ranked.title} of each group as a dot with its interval, the worst first. The dashed line is all samples "
+        f"By {what}",
+        f"{ranked.title} of each {what} as a dot with its interval, the worst first. The dashed line is all {what}s "
         f"together ({value_of(whole)}).{more}",
         table(columns, cells, "groups"),
     )
@@ -241,15 +284,22 @@ def _dot_strip(row: Row, whole: Row, scale: Scale) -> Markup:
 def metrics_section(evaluation: Evaluation) -> Markup:
     settings = evaluation.provenance.settings
     columns = ("Metric", "Value", f"{100 * settings['level']:g}\u00a0% interval")
-    rows = [(named_metric(row), value_of(row), interval_of(row)) for row in evaluation.rows if not row.group]
+    shown_groups = ("", MEAN_OF_LABELS)
+    rows = [
+        (named_metric(evaluation, row), value_of(row), interval_of(row))
+        for row in evaluation.rows
+        if row.group in shown_groups[: 1 + evaluation.multilabel]
+    ]
     shown = len(columns) if settings["bootstrap"] else 2
     return section("Every number", table(columns[:shown], [row[:shown] for row in rows], "metrics"))
 
 
-def named_metric(row: Row) -> Markup:
+def named_metric(evaluation: Evaluation, row: Row) -> Markup:
     """A metric with what it is in plain words."""
-    metric = METRICS[row.metric]
-    return noted(metric.title, prose(metric.summary))
+    title = evaluation.metric_title(row.metric)
+    if row.group == MEAN_OF_LABELS:
+        return noted(f"{title}, {MEAN_OF_LABELS}", "")
+    return noted(title, prose(evaluation.metric_summary(row.metric)))
 
 
 def provenance_section(provenance: Provenance) -> Markup:
@@ -277,17 +327,18 @@ def _listed(values: Mapping[str, object]) -> str:
 
 def reliability_pair(before: Evaluation, after: Evaluation, method: str) -> Markup:
     """Two reliability diagrams, before and after `method`."""
-    sides = [("before", before), (f"after {method}", after)]
+    sides, words = [("before", before), (f"after {method}", after)], words_of(before)
     most = max(bar.count for _, side in sides for bar in bars(side.reliability))
     figures = []
     for name, side in sides:
         caption = [tag("b", name[0].upper() + name[1:]), f" ECE\u00a0{value_of(side.row('ece'))}"]
-        figures.append((join(caption), charts.reliability(side.reliability, most)))
+        chart = charts.reliability(side.reliability, most, said=words.said, happened=words.happened)
+        figures.append((join(caption), chart))
     return section(
-        "Is the confidence right?",
+        words.question,
         pair(*figures),
-        reliability_explained(before.reliability),
-        *(folded(f"The numbers {name}", reliability_table(side.reliability)) for name, side in sides),
+        reliability_explained(before.reliability, words),
+        *(folded(f"The numbers {name}", reliability_table(side.reliability, words)) for name, side in sides),
     )
 
 
@@ -317,7 +368,7 @@ def metrics_pair(before: Evaluation, after: Evaluation) -> Markup:
     def cell(row: Row) -> Cell:
         return value_of(row) if math.isnan(row.low) else noted(value_of(row), interval_of(row))
 
-    rows = [(named_metric(old), cell(old), cell(new)) for old, new in zip(before.rows, after.rows, strict=True)]
+    rows = [(named_metric(before, old), cell(old), cell(new)) for old, new in zip(before.rows, after.rows, strict=True)]
     explained = tag("p", f"In small print: {100 * settings['level']:g}\u00a0% intervals.")
     return section(
         "Every number",

@@ -1,0 +1,78 @@
+"""The mean of a metric over several labels, in which every label counts equally, with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from temperance.jobs.statistics import Statistics
+from temperance.metrics import Metric
+from temperance.metrics.bins import Bins
+from temperance.metrics.gather import Parts
+from temperance.metrics.significance import DRAWN_ROWS, FEWEST_RESAMPLES, Draws, bounded, resample
+from temperance.metrics.statistic import Samples, Statistic
+from temperance.threads import one_thread
+
+# The group of the rows that hold a mean over labels.
+MEAN_OF_LABELS = "mean of labels"
+
+# Values of a metric that are computed for the interval of its mean: resamples times labels. With more labels there are
+# fewer resamples, but not fewer than these. Resamples of metrics that keep their rows take longer, so with many rows
+# there are fewer of them, and with more than a hundred labels there is no interval; with others, five times as many.
+DRAWN_VALUES = 50_000
+MOST_LABELS = 100
+
+# What some metrics are called where a row is a label that applies or does not.
+TITLES = {"confidence-gap": "mean score − prevalence", "failure-auroc": "AUROC"}
+SUMMARIES = {
+    "confidence-gap": "Mean probability minus how often labels apply: positive is too high, negative too low",
+    "ece": "Expected calibration error: the mean gap between the probability of labels and how often they apply",
+    "failure-auroc": "How often a label that applies has a higher score than one that does not: 50 % is chance",
+    "brier": "Brier score: the mean squared distance of the probability to 1 or 0, a proper score",
+}
+
+
+def mean_over_labels(
+    found: Statistics, i: int, *, bootstrap: int, level: float, seed: int
+) -> tuple[float, float, float, int]:
+    """The mean of the i-th metric over the labels that have a value, its interval, and the number of these labels.
+
+    The labels are resampled together, in whole samples, so their dependence is in the interval.
+    """
+    metric, options = found.measuring.requests[i]
+    parts = [group.parts[i] for name, group in found.groups.items() if name is not None]
+    with one_thread():
+        values = [metric.value(each.whole, **options) for each in parts]
+        known = [(each, value) for each, value in zip(parts, values, strict=True) if not math.isnan(value)]
+        if not known:
+            return math.nan, math.nan, math.nan, 0
+        value = sum(value for _, value in known) / len(known)
+        keeps_rows = isinstance(known[0][0].stats, Samples)
+        most = MOST_LABELS if keeps_rows else 5 * MOST_LABELS
+        if not bootstrap or metric.interval == "none" or len(known) > most:
+            return value, math.nan, math.nan, len(known)
+        affordable = DRAWN_ROWS // found.n if keeps_rows else DRAWN_VALUES // len(known)
+        n_resamples = min(bootstrap, max(FEWEST_RESAMPLES, affordable))
+        draws = [_draws(metric, each, options, n_resamples, seed) for each, _ in known]
+    # A label that no drawn sample has may have no value.
+    means = torch.stack([each.values for each in draws]).nanmean(0)
+    interval = bounded(metric, _beside([each.whole for each, _ in known]), value, Draws(means, draws[0].share), level)
+    return value, interval.low, interval.high, len(known)
+
+
+def _draws(metric: Metric, parts: Parts, options: dict[str, Any], n_resamples: int, seed: int) -> Draws:
+    """The metric of one label on resamples, which are the same samples for every label."""
+    return resample(metric, parts, n_resamples, torch.Generator().manual_seed(seed), **options)
+
+
+def _beside(several: Sequence[Statistic]) -> Statistic:
+    """The bins of all labels side by side, which say whether resamples can bound an error; others as they are."""
+    settled = [each if isinstance(each, Samples) else each.settled() for each in several]
+    bins = [each for each in settled if isinstance(each, Bins)]
+    if len(bins) < len(settled):
+        return settled[0]
+    columns = zip(*((each.count, each.confidence, each.hits) for each in bins), strict=True)
+    return Bins(*(torch.cat([tensor.reshape(-1) for tensor in column]) for column in columns))
