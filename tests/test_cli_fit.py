@@ -37,7 +37,7 @@ def test_what_a_fit_prints_is_in_words(method: Method, tmp_path: Path) -> None:
     """What a solver records, such as its gradient, is for `info`; names with underscores are those of the code."""
     path, saved = tmp_path / "in.npz", tmp_path / "cal.safetensors"
     logits, labels = data()
-    write_predictions(path, Predictions.of(logits, labels, from_logits=True))
+    write_predictions(path, Predictions.of(logits, labels, from_logits=True, groups=labels.numpy() % 2))
     said = run("fit", method.name, path, "-o", saved)
     assert said.code == 0, said.err
     head, *lines = said.out.splitlines()

@@ -16,7 +16,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.calibrators.priors import SAME, UNIFORM, as_prior
 from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
-from temperance.jobs.labels import LabelCounts
+from temperance.jobs.labels import LabelCounts, need_both_outcomes
 from temperance.jobs.measuring import check_classes, checked_batches, group_sizes
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
@@ -39,7 +39,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     Samples with weights are fitted in memory. The calibrator keeps the names of the classes. If the labels have nothing
     to do with the predictions, the warning names this cause, and not what the method made of it.
     """
-    data.need_both_outcomes()
+    need_both_outcomes(data)
     warn_calibrated(data)
     if calibrator.takes_groups:
         data.need_groups(f"{calibrator.name} learns how groups of samples differ, and ")

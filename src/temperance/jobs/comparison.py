@@ -19,7 +19,14 @@ from temperance.jobs import advice
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
-from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_label_outcome, one_outcome
+from temperance.jobs.labels import (
+    ENOUGH_LABELS,
+    LabelCounts,
+    need_both_outcomes,
+    one_class,
+    one_label_outcome,
+    one_outcome,
+)
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown
@@ -351,7 +358,7 @@ def compare(
         warn_calibrated(part)
         if by_group or any(each.make().takes_groups for each in chosen):
             part.need_groups()
-    fit_part.need_both_outcomes()
+    need_both_outcomes(fit_part)
     slow = () if as_names(methods) else tuple(each.label for each in chosen if each.make().most_classes < fit_part.k)
     chosen = [each for each in chosen if each.label not in slow]
     split += ", by their weights" * fit_part.has_weights

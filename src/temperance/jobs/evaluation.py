@@ -178,6 +178,11 @@ class Evaluation(Results):
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, notes=self.notes, **extra)
 
+    def _counted_in(self, row: Row) -> str:
+        """How many samples a row of the table is about; nothing for a mean over labels."""
+        n = self.provenance.settings.get("samples", row.n) if not row.group else row.n
+        return "" if row.group == MEAN_OF_LABELS else f"{n:,}"
+
     def _printed(self, width: int) -> Iterator[Any]:
         from rich.table import Table
         from rich.text import Text
@@ -200,7 +205,7 @@ class Evaluation(Results):
             bounds = [shown_range(row.low, row.high, percent=metric.percent)] if settings["bootstrap"] else []
             first = not i or self.rows[i - 1].group != row.group
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
-            group = [Text(row.group or "all"), Text(f"{row.n:,}" * first)] if grouped else []
+            group = [Text(row.group or "all"), Text(self._counted_in(row) * first)] if grouped else []
             what = self.metric_summary(row.metric) if not row.group else ""  # once, not again for each group
             title, value = self.metric_title(row.metric), shown(row.value, percent=metric.percent)
             table.add_row(*group, title, value, *bounds, *[what] * explained, end_section=last)

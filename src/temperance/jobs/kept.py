@@ -88,13 +88,11 @@ class Kept:
         options = defaults_of(compare) | self.options
         how = {name: options[name] for name in READING}
         fit, test, _ = fit_and_test(given, None, options["seed"], **how)
+        chosen = chosen_methods(options["methods"], by_group=options["by_group"] or fit.multilabel)
         return {
             "fit": fit.fingerprint,
             "test": test.fingerprint,
-            "methods": [
-                method.label
-                for method in chosen_methods(options["methods"], by_group=fit.multilabel or options["by_group"])
-            ],
+            "methods": [method.label for method in chosen],
             "refit": self.refit,
             "version": temperance.__version__,
             **{name: options[name] for name in ("n_bins", "bootstrap", "seed")},

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from temperance.errors import InputError
 from temperance.jobs.verdict import as_class
 from temperance.metrics.batch import Batch
 from temperance.metrics.tally import Tally
+from temperance.predictions import Predictions
 from temperance.showing import percents
 
 ENOUGH_LABELS = 10  # fewer are often of one class by chance
@@ -92,3 +94,22 @@ def one_class(name: str, of_what: str = "") -> str:
         f"Every label{of_what} is {name}, so nothing shows how often the other classes occur. If you expected others, "
         "check where the labels come from: perhaps a wrong column, or one end of sorted data."
     )
+
+
+def need_both_outcomes(data: Predictions) -> None:
+    """Refuse rows of one score that all have the same outcome: no calibrator can be fitted to them."""
+    if not data.one_score:
+        return
+    data.need_labels()
+    with data.located():
+        found = {int(label) for chunk in data.chunks() for label in chunk.labels.aminmax()}
+        if len(found) == 1 and data.multilabel:
+            raise InputError(
+                f"{'every' if 1 in found else 'no'} label of the samples to fit on applies, and a calibrator "
+                "learns from labels that apply and labels that do not. Fit on more samples"
+            )
+        if len(found) == 1:
+            raise InputError(
+                f"every answer to fit on is {'right' if 1 in found else 'wrong'}, and a calibrator learns from "
+                "right and wrong ones. If you expected others, fit on more answers, or check how they were marked"
+            )

@@ -381,26 +381,9 @@ class Predictions:
         """Refuse several labels for each sample."""
         if self.multilabel:
             raise InputError(
-                f"{self.subject} have several labels for each sample, and here each has one; give the scores of one label"
+                f"{self.subject} have several labels for each sample, and here each has one: give the scores of one "
+                "label as those of a binary classifier"
             )
-
-    def need_both_outcomes(self) -> None:
-        """Refuse rows that all have the same outcome, to which no calibrator of one score can be fitted."""
-        if not self.one_score:
-            return
-        self.need_labels()
-        with self.located():
-            found = {int(label) for chunk in self.chunks() for label in chunk.labels.aminmax()}
-            if len(found) == 1 and self.multilabel:
-                raise InputError(
-                    f"{'every' if 1 in found else 'no'} label of the samples to fit on applies, and a calibrator "
-                    "learns from labels that apply and labels that do not. Fit on more samples"
-                )
-            if len(found) == 1:
-                raise InputError(
-                    f"every answer to fit on is {'right' if 1 in found else 'wrong'}, and a calibrator learns from "
-                    "right and wrong ones. If you expected others, fit on more answers, or check how they were marked"
-                )
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
         """Some of the rows, in memory: those at `index`, in its order, or those where a mask is true.
