@@ -274,7 +274,7 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"probs": [0.1, 0.2], "labels": [0, 1]}\n')
     with pytest.raises(FileError, match=r"not read from or written to \.json and \.jsonl"):
         read_predictions(tmp_path / "a.jsonl", multilabel=True)
-    with pytest.raises(InputError, match="abstain is about predictions that are right or wrong"):
+    with pytest.raises(InputError, match="have several labels for each sample, and here each has one"):
         temperance.abstain(own())
     with pytest.raises(InputError, match="only one of them has"):
         temperance.compare(own(), Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))

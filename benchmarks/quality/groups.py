@@ -1,6 +1,7 @@
-"""Calibrate each group: python -m benchmarks.quality.groups MMLU ADULT VERBALISED --out benchmarks/results/groups.jsonl
+"""Calibrate each group: python -m benchmarks.quality.groups MMLU ADULT … --out benchmarks/results/groups.jsonl
 
-Each .npz of the folders has groups, and a val and a test set, or one set of answers, which is halved at random. Methods
+Each .npz of the folders has groups, or several labels, which are groups too, and a val and a test set, or one set of
+answers, which is halved at random. Methods
 are fitted on some or all of the first part and measured on the second: one map for all, one fit for each group by
 itself, `grouped`, and `grouped` with groups dealt at random, which differ by nothing. One JSON line for each.
 """
@@ -22,7 +23,7 @@ from temperance.jobs.measuring import statistics_of
 from temperance.jobs.verdict import LEVEL
 from temperance.metrics import METRICS
 from temperance.metrics.tally import Tally, significant
-from temperance.predictions import Predictions, read_predictions
+from temperance.predictions import Predictions, read_pair, read_predictions
 
 METHODS = {
     "identity": "no calibration",
@@ -36,14 +37,17 @@ KINDS = {
     "llama31_8B": "MMLU, 57 subjects",
     "llama31_8B_base": "MMLU, 57 subjects",
     "adult_rf": "Adult, sex × race",
+    "chexnet": "chest X-rays, 14 labels",
 }
 ANSWERS = "MMLU-Pro, stated confidence, 14 categories"
 
 
 def parts(path: Path) -> tuple[Predictions, Predictions]:
     """What is fitted on, and what is measured."""
+    if path.stem == "chexnet":
+        return read_pair(path, multilabel=True, columns={"probs": "scores"})
     if path.stem in KINDS:
-        return read_predictions(path, "val"), read_predictions(path, "test")
+        return read_pair(path)
     return read_predictions(path, answers=True).halves()
 
 
@@ -80,7 +84,9 @@ def measured(path: Path, method: str, size: int) -> Row:
     """The line of one method on one set."""
     fit, test = parts(path)
     if size:
-        fit = fit.select(np.random.default_rng(0).permutation(fit.n)[:size])
+        samples = fit.samples_of_rows() if fit.multilabel else torch.arange(fit.n)
+        drawn = np.random.default_rng(0).permutation(fit.n_counted)[:size]
+        fit = fit.select(np.flatnonzero(np.isin(samples.numpy(), drawn)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TemperanceWarning)
         probs = probabilities(method, fit, test)

@@ -84,11 +84,11 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
         positive = int(positive)
     names = ("logits", "probs", "label", "group", "weight")
     columns = {name: given[name] for name in names if given.get(name) is not None}
-    return {
+    found = {
         "columns": columns or None,
         "positive": 1 if positive is None and given.get("binary") else positive,
         "normalise": bool(given.get("normalise")),
         "ignore_index": given.get("ignore_index"),
         "answers": bool(given.get("answers")),
-        "multilabel": bool(given.get("multilabel")),
     }
+    return found | ({"multilabel": given["multilabel"]} if "multilabel" in given else {})
