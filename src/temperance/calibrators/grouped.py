@@ -146,30 +146,36 @@ def _corrections(
     log_probs: Tensor, labels: Tensor, weights: Tensor | None, groups: Tensor, n_groups: int, spread: Spread
 ) -> tuple[Tensor, Tensor]:
     """The slope of each group (g,) and its shifts (g, k): the most likely ones, given the variances between groups."""
-    k = log_probs.shape[1]
-    of_slopes = torch.tensor([[True] + [False] * k], device=log_probs.device).expand(n_groups, k + 1).reshape(-1)
-    free = torch.where(of_slopes, spread.slopes > 0, spread.shifts > 0)
-    start = log_probs.new_zeros(n_groups * (k + 1))
-    objective = counting("nll", weights)
-    variance = torch.where(of_slopes, spread.slopes or 1.0, spread.shifts or 1.0).double()
-    strength = 1 / (2 * variance * objective.n_samples(labels))
+    k, objective = log_probs.shape[1], counting("nll", weights)
+    # A row of parameters for each group, without those that all groups share.
+    widths = [1 if spread.slopes else 0, k if spread.shifts else 0]
+    if not any(widths):
+        return log_probs.new_zeros(n_groups), log_probs.new_zeros(n_groups, k)
+
+    def of_groups(theta: Tensor) -> tuple[Tensor, Tensor]:
+        slopes, shifts = torch.split(theta.view(n_groups, -1), widths, dim=1)
+        return slopes.sum(1), shifts if widths[1] else shifts.new_zeros(n_groups, k)
+
+    def forward(rows: Tensor, theta: Tensor) -> Tensor:
+        mine = rows[:, k].long()
+        slopes, shifts = of_groups(theta)
+        return _corrected(rows[:, :k], slopes[mine], shifts[mine])
+
+    def of_each(slope: float, shift: float) -> Tensor:
+        row = log_probs.new_tensor([slope] * widths[0] + [shift] * widths[1])
+        return row.repeat(n_groups)
+
+    strength = of_each(spread.slopes, spread.shifts).reciprocal() / (2 * objective.n_samples(labels))
     problem = Problem(
         objective,
-        lambda rows, theta: _of_groups(rows[:, :k], theta.view(n_groups, k + 1), rows[:, k].long()),
+        forward,
         torch.cat([log_probs, groups[:, None]], 1),
         labels,
         k=k,
         penalty=lambda theta: (strength * theta.square()).sum(),
     )
-    bound = torch.where(free, math.inf, 0.0).double()
-    found = minimise(problem, start, low=torch.where(of_slopes, bound.clamp_max(-LEAST_SLOPE), bound).neg(), high=bound)
-    theta = found.parameters.view(n_groups, k + 1)
-    return theta[:, 0], theta[:, 1:]
-
-
-def _of_groups(log_probs: Tensor, theta: Tensor, groups: Tensor) -> Tensor:
-    each = theta[groups]
-    return _corrected(log_probs, each[:, 0], each[:, 1:])
+    found = minimise(problem, of_each(0.0, 0.0), low=of_each(LEAST_SLOPE, -math.inf))
+    return of_groups(found.parameters)
 
 
 def _about(n_groups: int, spread: Spread) -> str:
