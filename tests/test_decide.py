@@ -96,8 +96,19 @@ def test_what_is_said_gives_the_decisions_at_ties(false_alarm: float, miss: floa
     assert found.curve.cost["these probabilities"][place] == pytest.approx(found.given.cost)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_probabilities_in_float32_are_not_above_themselves(kind: torch.dtype) -> None:
+    confidence = torch.tensor([0.8, 0.6, 0.9, 1.0] * 10, dtype=kind)
+    how: dict[str, Any] = {"answers": True, "abstain": 1, "method": "identity"}
+    found = decide(confidence, [0, 1] * 20, false_alarm=5, **how)
+    assert found.given.shares == found.by_probabilities[-1].shares == (0.5, 0.5)
+    sure = decide(confidence, [0, 1] * 20, false_alarm=1e9, **how)
+    assert sure.given.shares == (0.25, 0.75)  # certain is above 99.9999999 %
+    assert sure.curve is not None and sure.curve.cost["these probabilities"][-1] == pytest.approx(sure.given.cost)
+
+
 def test_a_decision_that_is_never_taken_is_not_taken_at_a_tie() -> None:
-    costs = {"call": [0.5, 0.5], "no": [0, 1], "yes": [1, 0]}
+    costs = {"call": [0.5, 0.5], "no": [0.0, 1.0], "yes": [1.0, 0.0]}
     found = decide([0.5] * 20, [0, 1] * 10, positive=1, costs=costs, method="identity")
     assert found.costs.never == ("call",) and found.given.shares[0] == 0
 

@@ -125,9 +125,10 @@ class Costs:
         threshold.
         """
         if self.rule:
+            p = probs[:, 1].cpu().contiguous()
             starts = torch.tensor([part.low for part in self.rule[1:]], dtype=torch.float64)
             decisions = torch.tensor([part.decision for part in self.rule])
-            return decisions[torch.searchsorted(starts, probs[:, 1].double().cpu().contiguous())]
+            return decisions[torch.searchsorted(as_precise(starts, p), p)]
         prices = self.values.to(probs.device)
         equal = ROUNDING * float(self.values.abs().max())
         found = []
@@ -171,6 +172,12 @@ class Costs:
         """A decision for all samples: always act, never act, always choose spam."""
         phrase = self.phrase(decision)
         return "never act" if phrase == LEAVE else f"always {phrase}"
+
+
+def as_precise(thresholds: Tensor, probs: Tensor) -> Tensor:
+    """Thresholds as precise as probabilities, so that 0.8 in float32 is not above 80 %; 1 is above all of them."""
+    kind = probs.dtype
+    return thresholds.to(kind).clamp(max=1 - torch.finfo(kind).eps / 2)
 
 
 def costs_for(

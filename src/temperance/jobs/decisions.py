@@ -270,7 +270,7 @@ def decide(
             after, words, name = None, "", ""
             notes.append(f"There is one label in all of these {data.row_name}s, so nothing can be fitted to them.")
         else:
-            after, name = _cross_fitted(data, method, seed), method
+            after, name = _cross_fitted(data, method, seed).to(before.dtype), method
             words = f"calibrated by {method}, each {data.row_name} by a fit on others"
     return _decided(data, prices, before, after, truth, name, words, notes, seed)
 

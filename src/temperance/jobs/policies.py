@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.jobs.costs import Costs
+from temperance.jobs.costs import Costs, as_precise
 from temperance.metrics.gain import Gains
 from temperance.metrics.significance import Interval
 
@@ -137,5 +137,5 @@ def decision_curve(probs: dict[str, Tensor], labels: Tensor, costs: Costs) -> De
 
 def _above(values: Tensor, thresholds: Tensor) -> Tensor:
     """How many values are above each threshold."""
-    ordered = values.double().cpu().sort().values
-    return len(ordered) - torch.searchsorted(ordered, thresholds, right=True)
+    ordered = values.cpu().sort().values
+    return len(ordered) - torch.searchsorted(ordered, as_precise(thresholds, ordered), right=True)
