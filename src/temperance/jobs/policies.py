@@ -68,8 +68,8 @@ class Saving:
 class DecisionCurve:
     """What acting above each threshold brings, for two classes; to act is to treat a sample as the second class.
 
-    net_benefit  for each policy the share of samples that are acted on rightly, minus that of false alarms times
-                 t / (1 − t), where t is the threshold (Vickers and Elkin, 2006)
+    net_benefit  for each policy the share of samples that are acted on rightly, minus the share of false alarms
+                 times t / (1 − t), where t is the threshold (Vickers and Elkin, 2006)
     cost         for each policy the mean cost; empty unless the cheapest decision changes at one threshold
     chosen       that threshold
     """
