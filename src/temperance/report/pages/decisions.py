@@ -107,8 +107,8 @@ def thresholds_section(found: Decisions, curve: DecisionCurve) -> Markup:
         "What would another threshold cost?",
         f"{costs}The decision curve is for other costs: a threshold of t means that a false alarm costs "
         "t\u00a0/\u00a0(1\u00a0−\u00a0t) times as much as a miss. Net benefit is the share of samples that are acted "
-        "on rightly, minus the share of false alarms times the same factor. A model helps where it is above acting on all "
-        "samples and on none.",
+        "on rightly, minus the share of false alarms times the same factor. A model helps where it is above acting on "
+        "all samples and on none.",
         line_legend([Line(name, [], number) for name, number in numbers.items()]),
         pair(*figures),
     )
