@@ -16,6 +16,7 @@ from temperance import decide, read_predictions
 from temperance.calibrators import Temperature
 from temperance.errors import InputError
 from temperance.jobs.costs import Costs
+from temperance.jobs.cross_fitting import cross_fitted
 from temperance.jobs.decisions import Decisions
 from temperance.jobs.policies import THRESHOLDS
 from temperance.predictions import Predictions, write_predictions
@@ -316,7 +317,21 @@ def test_small_costs_are_not_nothing() -> None:
 
 def test_pixels_are_said_to_be_alike() -> None:
     dense = Predictions.of(np.full((2, 2, 8, 8), 0.5), np.arange(128).reshape(2, 8, 8) % 2)
-    assert "Every pixel counts as a sample" in decide(dense, false_alarm=1, miss=2, method="temperature").notes[0]
+    found = decide(dense, false_alarm=1, miss=2, method="temperature")
+    assert "Every pixel counts as a sample" in found.notes[0]
+    assert found.how == "calibrated by temperature, each image by a fit on others"
+    one = decide(dense.select(torch.arange(64)), false_alarm=1, miss=2, method="temperature")
+    assert one.calibrated is None and one.notes[1].startswith("One image has no others to fit on")
+
+
+def test_no_pixel_is_fitted_on_its_own_image() -> None:
+    logits, labels = two_classes(400, 0, sharpness=3)
+    images = torch.arange(400) // 100
+    found = cross_fitted("temperature", logits, labels, images=images, folds=5, seed=0)
+    for image in range(4):
+        own = images == image
+        others = Temperature().fit(logits[~own], labels[~own]).predict_proba(logits[own])
+        torch.testing.assert_close(found[own], others)
 
 
 # -------------------------------------------------------------------------------------------------------------- on disk

@@ -266,12 +266,12 @@ def decide(
             val, _, words = own_parts(predictions, **how)
             after, name = apply(fit(make_calibrator(method), val), data).scores, method
             words = f"calibrated by {method}, {words}"
-        elif bool((truth == truth[:1]).all()):
+        elif why := _why_no_fit(data, truth):
             after, words, name = None, "", ""
-            notes.append(f"There is one label in all of these {data.row_name}s, so nothing can be fitted to them.")
+            notes.append(why)
         else:
             after, name = _cross_fitted(data, method, seed).to(before.dtype), method
-            words = f"calibrated by {method}, each {data.row_name} by a fit on others"
+            words = f"calibrated by {method}, each {'image' if data.of_pixels else data.row_name} by a fit on others"
     return _decided(data, prices, before, after, truth, name, words, notes, seed)
 
 
@@ -281,12 +281,22 @@ def _probs(data: Predictions) -> Tensor:
     return logits.softmax(1) if data.from_logits else data.scores
 
 
+def _why_no_fit(data: Predictions, labels: Tensor) -> str:
+    """Why no calibrator can be fitted to some of the samples and measured on others; empty if one can be."""
+    if bool((labels == labels[:1]).all()):
+        return f"There is one label in all of these {data.row_name}s, so nothing can be fitted to them."
+    if data.of_pixels and not bool(data.samples_of_rows().any()):
+        return "One image has no others to fit on, so its probabilities are not calibrated."
+    return ""
+
+
 def _cross_fitted(data: Predictions, method: str, seed: int) -> Tensor:
     folds = FEW_FOLDS if data.n > MANY else FOLDS
     with data.located(), warnings.catch_warnings():
         # Too few samples to learn from make calibration save less, which is measured.
         warnings.simplefilter("ignore", TemperanceWarning)
-        return cross_fitted(method, data.logits().double(), data.labels, folds=folds, seed=seed)
+        images = data.samples_of_rows() if data.of_pixels else None
+        return cross_fitted(method, data.logits().double(), data.labels, images=images, folds=folds, seed=seed)
 
 
 def _decided(
