@@ -94,7 +94,7 @@ def test_groups_share_the_probability() -> None:
     assert f"a group needs at least {fewest(0.1, 0.05 / 3)} answers for an error below 10 %" in found.verdict
     few = abstain(data.select(names == "few"), risk=0.05, by_group=True, level=0.9)
     assert few.verdict == (
-        f"1 of 1 group has no threshold for this limit. Even without a mistake, a group needs at least "
+        f"1 of 1 group lacks a threshold for this limit. Even without a mistake, a group needs at least "
         f"{fewest(0.05, 0.1)} answers for an error below 5 %. More answers may give one, and so may a confidence that "
         "tells right from wrong better."
     )

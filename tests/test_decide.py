@@ -16,6 +16,7 @@ from temperance import decide, read_predictions
 from temperance.calibrators import Temperature
 from temperance.errors import InputError
 from temperance.jobs.costs import Costs
+from temperance.jobs.cross_fitting import cross_fitted
 from temperance.jobs.decisions import Decisions
 from temperance.jobs.policies import THRESHOLDS
 from temperance.predictions import Predictions, write_predictions
@@ -74,12 +75,50 @@ def test_abstaining_has_two_thresholds() -> None:
     found = decide(logits, labels, abstain=0.5, **how)
     names = [(found.costs.decisions[part.decision], part.low, part.high) for part in found.costs.rule]
     assert names == [("do not act", 0, 0.05), ("abstain", 0.05, 0.5), ("act", 0.5, 1)]
-    assert found.verdict.endswith("of class 1: act above 50 %, abstain from 5 % to 50 %, do not act below.")
+    assert found.verdict.endswith("of class 1: act above 50 %, else abstain above 5 %, else do not act.")
     dear = decide(logits, labels, abstain=0.95, **how)
     assert dear.notes == ("Never taken: abstain. Whatever the probabilities, another decision costs no more.",)
     assert (
         dear.given == decide(logits, labels, **how).given or dear.given.cost == decide(logits, labels, **how).given.cost
     )
+
+
+@pytest.mark.parametrize(("false_alarm", "miss"), [(3, 7), (7, 3), (1, 1), (6, 4), (2, 8)])
+def test_what_is_said_gives_the_decisions_at_ties(false_alarm: float, miss: float) -> None:
+    p = np.arange(11).repeat(10) / 10
+    labels = np.arange(len(p)) % 2
+    found = decide(p, labels, positive=1, false_alarm=false_alarm, miss=miss, method="identity")
+    assert f"Act if the probability of class 1 is above {100 * found.costs.rule[1].low:.3g} %, else" in found.verdict
+    acts = p > false_alarm / (false_alarm + miss)
+    assert found.given.shares[1] == pytest.approx(acts.mean())
+    assert found.given.cost == pytest.approx(np.where(acts, false_alarm * (labels == 0), miss * (labels == 1)).mean())
+    assert found.curve is not None and found.curve.chosen is not None
+    place = found.curve.thresholds.index(found.curve.chosen)
+    assert found.curve.cost["these probabilities"][place] == pytest.approx(found.given.cost)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_probabilities_in_float32_are_not_above_themselves(kind: torch.dtype) -> None:
+    confidence = torch.tensor([0.8, 0.6, 0.9, 1.0] * 10, dtype=kind)
+    how: dict[str, Any] = {"answers": True, "abstain": 1, "method": "identity"}
+    found = decide(confidence, [0, 1] * 20, false_alarm=5, **how)
+    assert found.given.shares == found.by_probabilities[-1].shares == (0.5, 0.5)
+    sure = decide(confidence, [0, 1] * 20, false_alarm=1e9, **how)
+    assert sure.given.shares == (0.25, 0.75)  # certain is above 99.9999999 %
+    assert sure.curve is not None and sure.curve.cost["these probabilities"][-1] == pytest.approx(sure.given.cost)
+
+
+def test_a_decision_that_is_never_taken_is_not_taken_at_a_tie() -> None:
+    costs = {"call": [0.5, 0.5], "no": [0.0, 1.0], "yes": [1.0, 0.0]}
+    found = decide([0.5] * 20, [0, 1] * 10, positive=1, costs=costs, method="identity")
+    assert found.costs.never == ("call",) and found.given.shares[0] == 0
+
+
+def test_the_first_of_equals_is_taken() -> None:
+    # Sums of tenths differ by rounding: 0.1 + 0.2 is not 0.3.
+    probs = torch.tensor([[0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
+    prices = matrix([[1, 0], [1, 0], [0, 1], [0, 0]])
+    assert (probs @ prices.values)[0].tolist() != [0.3, 0.3] and prices.cheapest(probs).tolist() == [0]
 
 
 @given(st.integers(2, 5), st.integers(2, 6), st.integers(0, 10_000))
@@ -262,13 +301,37 @@ def test_answers_are_used_or_not() -> None:
 def test_one_sample_and_one_class() -> None:
     one = decide([[0.2, 0.8]], [1], false_alarm=1, miss=2)
     assert one.n == 1 and one.verdict.startswith("At these costs, nothing shows")
+    assert one.calibrated is None and one.how == ""
+    assert one.notes == ("There is one label in all of these samples, so nothing can be fitted to them.",)
     single = decide(two_classes(100, 0)[0], torch.zeros(100, dtype=torch.long), from_logits=True, false_alarm=1, miss=2)
-    assert single.constant.cost == 0 and single.constant.low == 0
+    assert single.constant.cost == 0 and single.constant.low == 0 and single.constant.name == "never act"
+
+
+def test_small_costs_are_not_nothing() -> None:
+    logits, labels = two_classes(2000, 0, sharpness=3)
+    found = decide(logits, labels, from_logits=True, false_alarm=1, miss=100_000, method="temperature")
+    shown = [found.money(value) for value in (0.766, 0.0234, -0.766, 750, 0, 1e-9)]
+    assert shown == ["0.8", "0.02", "-0.8", "750", "0", "0"]
+    assert f"costs {found.constant.cost:.1f}." in found.verdict
 
 
 def test_pixels_are_said_to_be_alike() -> None:
     dense = Predictions.of(np.full((2, 2, 8, 8), 0.5), np.arange(128).reshape(2, 8, 8) % 2)
-    assert "Every pixel counts as a sample" in decide(dense, false_alarm=1, miss=2, method="temperature").notes[0]
+    found = decide(dense, false_alarm=1, miss=2, method="temperature")
+    assert "Every pixel counts as a sample" in found.notes[0]
+    assert found.how == "calibrated by temperature, each image by a fit on others"
+    one = decide(dense.select(torch.arange(64)), false_alarm=1, miss=2, method="temperature")
+    assert one.calibrated is None and one.notes[1].startswith("One image has no others to fit on")
+
+
+def test_no_pixel_is_fitted_on_its_own_image() -> None:
+    logits, labels = two_classes(400, 0, sharpness=3)
+    images = torch.arange(400) // 100
+    found = cross_fitted("temperature", logits, labels, images=images, folds=5, seed=0)
+    for image in range(4):
+        own = images == image
+        others = Temperature().fit(logits[~own], labels[~own]).predict_proba(logits[own])
+        torch.testing.assert_close(found[own], others)
 
 
 # -------------------------------------------------------------------------------------------------------------- on disk
@@ -296,9 +359,19 @@ def test_a_matrix_is_matched_by_name(animals: Path, tmp_path: Path) -> None:
     assert found[0][0] == values and all(each == found[0] for each in found)
 
 
+def test_classes_that_are_numbers_are_not_costs(tmp_path: Path) -> None:
+    path = tmp_path / "costs.csv"
+    path.write_text("true,0,1\n1,7,0\n0,0,5\n")
+    found = decide(*two_classes(50, 0), from_logits=True, costs=path, method="identity").costs
+    assert found.decisions == ("0", "1") and found.values.tolist() == [[0, 5], [7, 0]]
+    path.write_text("no,yes\n0,1\n1,0\n")
+    assert decide(*two_classes(50, 0), from_logits=True, costs=path, method="identity").costs.decisions == ("no", "yes")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("class;a;b\ncat;0,5;2\n", "must be separated by commas, and decimals need a point"),
         ("cat,dog\n1,2\n2,1\n", "a row for each of the 3 classes; got 2 rows below the header cat, dog"),
         ("a,b\n1,2\n2,1\nnan,0\n", "that of 'a' for the class 'owl' is nan"),
         ("a,b\n1,2\n2,1,7\n0,1\n", "line 3 has 3 cells, and the header has 2"),
@@ -377,6 +450,7 @@ def test_every_output(animals: Path, tmp_path: Path) -> None:
     asked: list[str | Path] = ["decide", animals, "--costs", costs, "--method", "temperature"]
     said = run(*asked, "--json", "--report", page, "--csv", table)
     found = json.loads(said.out)
+    assert found["provenance"]["settings"] == {"calibrator": "temperature", "n": 600, "k": 3}
     assert said.code == 0 and found["costs"]["decisions"] == ["cat", "dog", "owl", "call"] and found["rule"] == []
     assert [policy["name"] for policy in found["policies"]][1:] == [
         "most probable class",

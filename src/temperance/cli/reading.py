@@ -84,11 +84,9 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
         positive = int(positive)
     names = ("logits", "probs", "label", "group", "weight")
     columns = {name: given[name] for name in names if given.get(name) is not None}
-    found = {
+    own = ("normalise", "ignore_index", "answers", "multilabel")  # not every command has all of them
+    return {
         "columns": columns or None,
         "positive": 1 if positive is None and given.get("binary") else positive,
-        "normalise": bool(given.get("normalise")),
-        "ignore_index": given.get("ignore_index"),
-        "answers": bool(given.get("answers")),
+        **{name: given[name] for name in own if name in given},
     }
-    return found | ({"multilabel": given["multilabel"]} if "multilabel" in given else {})

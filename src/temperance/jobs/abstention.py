@@ -97,9 +97,9 @@ class Abstention(Tabular):
             (lowest, needed), *others = sorted({rule.risk: rule.needed for rule in missing}.items())
             takes = [f"{needed:,} {self.row_name}s for an error below {100 * lowest:g} %"]
             takes += [f"{fewer:,} for one below {100 * risk:g} %" for risk, fewer in others]
-            limits = "this limit" if len(groups[0]) == 1 else "one limit or more"
+            limits = "this limit" if len(groups[0]) == 1 else "at least one limit"
             said.append(
-                f"{without:,} of {plural(len(groups), 'group')} {'has' if without == 1 else 'have'} no threshold for "
+                f"{without:,} of {plural(len(groups), 'group')} {'lacks' if without == 1 else 'lack'} a threshold for "
                 f"{limits}. Even without a mistake, a group needs at least {listed(takes)}. {self._may_help}"
             )
         return " ".join(said)

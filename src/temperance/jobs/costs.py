@@ -32,6 +32,7 @@ CostsLike = str | Path | ArrayLike | Mapping[str, Mapping[str, float] | Sequence
 LEAVE, ACT, USE, ABSTAIN = "do not act", "act", "use the answer", "abstain"
 CLASS_COLUMNS = ("", "class", "label")  # heads of a first column that names the classes
 BLOCK_VALUES = 1 << 22  # expected costs that are held at a time
+ROUNDING = 1e-13  # expected costs that differ by less are equal, in units of the largest cost
 FLAGS = {
     "false_alarm and miss": "--false-alarm and --miss",
     "false_alarm and abstain": "--false-alarm and --abstain",
@@ -87,7 +88,13 @@ class Costs:
 
     @cached_property
     def dominated(self) -> Tensor:
-        """Decisions that another one is never dearer than, whatever the class, and at times cheaper. (decisions,)"""
+        """Decisions that are never taken. (decisions,)
+
+        With two classes, these are all that are not in the rule. With more, they are those that another decision is
+        never dearer than, whatever the class, and at times cheaper.
+        """
+        if self.rule:
+            return ~torch.isin(torch.arange(len(self.decisions)), torch.tensor([part.decision for part in self.rule]))
         found = []
         for column in self.values.T:
             row = int(column.argmin())
@@ -100,12 +107,10 @@ class Costs:
         """The decisions that may be taken. (decisions,)"""
         return ~self.dominated
 
-    @cached_property
+    @property
     def never(self) -> tuple[str, ...]:
-        """Decisions that are not taken at any probabilities, as far as is known: with two classes, all of them."""
-        taken = {part.decision for part in self.rule}
-        left_out = enumerate(self.dominated.tolist())
-        return tuple(self.decisions[d] for d, is_dominated in left_out if is_dominated or (taken and d not in taken))
+        """The names of decisions that are never taken."""
+        return tuple(name for name, never in zip(self.decisions, self.dominated.tolist(), strict=True) if never)
 
     @property
     def reach(self) -> float:
@@ -114,13 +119,24 @@ class Costs:
         return float((most - least).max())
 
     def cheapest(self, probs: Tensor) -> Tensor:
-        """The decision with the least expected cost for each row of probabilities (n, k), the first of equals. (n,)"""
+        """The decision with the least expected cost for each row of probabilities (n, k). (n,)
+
+        Of decisions that cost the same it is the first; with two classes, that of the rule: the lower one, at a
+        threshold.
+        """
+        if self.rule:
+            p = probs[:, 1].cpu().contiguous()
+            starts = torch.tensor([part.low for part in self.rule[1:]], dtype=torch.float64)
+            decisions = torch.tensor([part.decision for part in self.rule])
+            return decisions[torch.searchsorted(as_precise(starts, p), p)]
         prices = self.values.to(probs.device)
+        equal = ROUNDING * float(self.values.abs().max())
         found = []
         for block in torch.split(probs, max(1, BLOCK_VALUES // max(self.values.shape))):
             expected = (block.double() @ prices).cpu()
             expected[:, self.dominated] = torch.inf
-            found.append(torch.from_numpy(expected.numpy().argmin(1)))  # NumPy promises the first of equals
+            least = expected <= expected.amin(1, keepdim=True) + equal
+            found.append(torch.from_numpy(least.numpy().argmax(1)))  # NumPy promises the first of equals
         return torch.cat(found)
 
     @cached_property
@@ -151,6 +167,17 @@ class Costs:
     def phrase(self, decision: int) -> str:
         """A decision as what to do: act, choose spam."""
         return self.decisions[decision] if self.said else f"choose {self.named(decision)}"
+
+    def always(self, decision: int) -> str:
+        """A decision for all samples: always act, never act, always choose spam."""
+        phrase = self.phrase(decision)
+        return "never act" if phrase == LEAVE else f"always {phrase}"
+
+
+def as_precise(thresholds: Tensor, probs: Tensor) -> Tensor:
+    """Thresholds as precise as probabilities, so that 0.8 in float32 is not above 80 %; 1 is above all of them."""
+    kind = probs.dtype
+    return thresholds.to(kind).clamp(max=1 - torch.finfo(kind).eps / 2)
 
 
 def costs_for(
@@ -235,14 +262,19 @@ def _from_csv(path: Path, classes: tuple[str, ...], *, named: bool) -> Costs:
         raise InputError("a matrix of costs is a .csv file: a header of decisions, and a row for each class")
     lines = [(number, [cell.strip() for cell in cells]) for number, cells in lines_of(path)]
     header, rows = lines[0][1], lines[1:]
+    if len(header) == 1 and ";" in header[0]:
+        raise InputError("the cells of a matrix of costs must be separated by commas, and decimals need a point")
     for number, cells in rows:
         if len(cells) != len(header):
             raise InputError(f"line {number} has {plural(len(cells), 'cell')}, and the header has {len(header)}")
-    by_name = header[0].lower() in CLASS_COLUMNS or any(as_number(cells[0]) is None for _, cells in rows)
+    first = [cells[0] for _, cells in rows]
+    # Classes that are numbers look like costs; where the other columns are of all classes, they are names.
+    numbered = sorted(first) == sorted(classes) and header[0] not in classes and {*classes} <= {*header[1:]}
+    by_name = header[0].lower() in CLASS_COLUMNS or numbered or any(as_number(cell) is None for cell in first)
     values = [[_number(cell, number) for cell in cells[by_name:]] for number, cells in rows]
     order: Iterable[int] = range(len(classes))
     if by_name:
-        order = _places([cells[0] for _, cells in rows], classes, named=named)
+        order = _places(first, classes, named=named)
     elif len(rows) != len(classes):
         raise InputError(
             f"expected a header of decisions and a row for each of the {len(classes):,} classes; got "

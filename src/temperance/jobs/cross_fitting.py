@@ -7,19 +7,27 @@ from temperance.calibrators.base import make_calibrator
 
 
 def cross_fitted(
-    method: str, logits: Tensor, labels: Tensor, counts: Tensor | None = None, *, folds: int, seed: int
+    method: str,
+    logits: Tensor,
+    labels: Tensor,
+    counts: Tensor | None = None,
+    *,
+    images: Tensor | None = None,
+    folds: int,
+    seed: int,
 ) -> Tensor:
     """Probabilities of each sample by a calibrator that was not fitted on it. (n, k)
 
+    Where samples are pixels, `images` (n,) numbers their images from 0 on, and none is fitted on pixels of its image.
     Where all samples to fit on have one label, there is nothing to learn: the probabilities stay as they are.
     """
-    n = len(labels)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    n = len(labels) if images is None else int(images.max()) + 1
+    fold = torch.empty(n, dtype=torch.long)
+    fold[torch.randperm(n, generator=torch.Generator().manual_seed(seed))] = torch.arange(n) % folds
+    fold = (fold if images is None else fold[images]).to(labels.device)
     found = torch.empty_like(logits)
     for i in range(min(folds, n)):
-        out = order[i::folds]
-        inside = torch.ones(n, dtype=torch.bool, device=labels.device)
-        inside[out] = False
+        out, inside = fold == i, fold != i
         if torch.all(labels[inside] == labels[inside][:1]):
             found[out] = logits[out].softmax(1)
             continue

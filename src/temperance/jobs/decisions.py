@@ -21,7 +21,7 @@ from temperance.jobs.application import apply, fit, refuse_calibrated
 from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
 from temperance.jobs.policies import LEVEL, DecisionCurve, Policy, Saving, decision_curve, measured, saved
-from temperance.jobs.results import Provenance, Tabular, as_json
+from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.sides import own_parts
 from temperance.jobs.spending import capital
 from temperance.jobs.statistics import OF_PIXELS
@@ -38,6 +38,7 @@ MANY, FEW_FOLDS = 100_000, 2  # with so many samples half of them are enough to 
 SIGNIFICANT = 0.05
 MOST_LISTED = 10  # decisions in the terminal
 MOST_DIGITS = 12  # decimals of a cost
+NOTHING = 1e-6  # a cost that is less is shown as zero, in units of the others
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +48,7 @@ class Decisions(Tabular):
     constant       the best single decision for all samples, in hindsight
     most_probable  the most probable class; None if not every class has a decision
     given          the decision with the least expected cost, by the probabilities as they are
-    calibrated     the same by calibrated ones; None if they were calibrated already
+    calibrated     the same by calibrated ones; None if they were calibrated already, or if nothing can be fitted
     saving         what calibration saves: `given` minus `calibrated`
     helps          what `given` and `calibrated` save over `constant`
     curve          for two classes, what other thresholds would bring
@@ -99,10 +100,16 @@ class Decisions(Tabular):
         return spending.verdict(self)
 
     def money(self, value: float) -> str:
-        """A cost with as many decimals as its size and its uncertainty deserve, the same for all of this result."""
+        """A cost with as many decimals as the costs and their uncertainty deserve.
+
+        They are the same for all costs of this result, but for one that would otherwise look like nothing.
+        """
         by = self.given if self.saving is None or not self.saving.changed else self.saving
         unit = min((size for size in (by.high - by.low, abs(self.given.cost)) if size > 0), default=1.0)
-        digits = min(MOST_DIGITS, max(0, 1 - math.floor(math.log10(unit))))
+        digits = max(0, 1 - math.floor(math.log10(unit)))
+        if abs(value) > NOTHING * unit:
+            digits = max(digits, -math.floor(math.log10(abs(value))))
+        digits = min(MOST_DIGITS, digits)
         return f"{round(value, digits) + 0.0:,.{digits}f}"
 
     def to_json(self) -> str:
@@ -255,15 +262,16 @@ def decide(
             notes.append(
                 f"These probabilities were calibrated by {data.calibrated_by}, so they are not calibrated again."
             )
+        elif isinstance(predictions, str | Path) and data.split is not None:
+            val, _, words = own_parts(predictions, **how)
+            after, name = apply(fit(make_calibrator(method), val), data).scores, method
+            words = f"calibrated by {method}, {words}"
+        elif why := _why_no_fit(data, truth):
+            after, words, name = None, "", ""
+            notes.append(why)
         else:
-            name = method
-            if isinstance(predictions, str | Path) and data.split is not None:
-                val, _, words = own_parts(predictions, **how)
-                after = apply(fit(make_calibrator(method), val), data).scores
-                words = f"calibrated by {method}, {words}"
-            else:
-                after = _cross_fitted(data, method, seed)
-                words = f"calibrated by {method}, each {data.row_name} by a fit on others"
+            after, name = _cross_fitted(data, method, seed).to(before.dtype), method
+            words = f"calibrated by {method}, each {'image' if data.of_pixels else data.row_name} by a fit on others"
     return _decided(data, prices, before, after, truth, name, words, notes, seed)
 
 
@@ -273,12 +281,22 @@ def _probs(data: Predictions) -> Tensor:
     return logits.softmax(1) if data.from_logits else data.scores
 
 
+def _why_no_fit(data: Predictions, labels: Tensor) -> str:
+    """Why no calibrator can be fitted to some of the samples and measured on others; empty if one can be."""
+    if bool((labels == labels[:1]).all()):
+        return f"There is one label in all of these {data.row_name}s, so nothing can be fitted to them."
+    if data.of_pixels and not bool(data.samples_of_rows().any()):
+        return "One image has no others to fit on, so its probabilities are not calibrated."
+    return ""
+
+
 def _cross_fitted(data: Predictions, method: str, seed: int) -> Tensor:
     folds = FEW_FOLDS if data.n > MANY else FOLDS
     with data.located(), warnings.catch_warnings():
         # Too few samples to learn from make calibration save less, which is measured.
         warnings.simplefilter("ignore", TemperanceWarning)
-        return cross_fitted(method, data.logits().double(), data.labels, folds=folds, seed=seed)
+        images = data.samples_of_rows() if data.of_pixels else None
+        return cross_fitted(method, data.logits().double(), data.labels, images=images, folds=folds, seed=seed)
 
 
 def _decided(
@@ -318,7 +336,7 @@ def _decided(
         )
     return Decisions(
         costs=costs,
-        constant=measured(f"always {costs.phrase(best)}", constant, labels, costs, only),
+        constant=measured(costs.always(best), constant, labels, costs, only),
         most_probable=most_probable,
         given=measured(given, by_given, labels, costs, costs.live),
         calibrated=calibrated,
@@ -332,7 +350,9 @@ def _decided(
         row_name=data.row_name,
         notes=tuple(notes),
         provenance=Provenance.of(
-            {data.source: data.fingerprint}, {"calibrator": name or None, "n": data.n, "k": data.k}, seed=seed
+            {data.source: data.fingerprint},
+            {"calibrator": name or None, "n": data.n, "k": data.k} | how_read(data, data.calibrated_by),
+            seed=seed,
         ),
     )
 

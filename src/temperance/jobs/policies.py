@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.jobs.costs import Costs
+from temperance.jobs.costs import Costs, as_precise
 from temperance.metrics.gain import Gains
 from temperance.metrics.significance import Interval
 
@@ -68,8 +68,8 @@ class Saving:
 class DecisionCurve:
     """What acting above each threshold brings, for two classes; to act is to treat a sample as the second class.
 
-    net_benefit  for each policy the share of samples that are acted on rightly, minus that of false alarms times
-                 t / (1 − t), where t is the threshold (Vickers and Elkin, 2006)
+    net_benefit  for each policy the share of samples that are acted on rightly, minus the share of false alarms
+                 times t / (1 − t), where t is the threshold (Vickers and Elkin, 2006)
     cost         for each policy the mean cost; empty unless the cheapest decision changes at one threshold
     chosen       that threshold
     """
@@ -137,5 +137,5 @@ def decision_curve(probs: dict[str, Tensor], labels: Tensor, costs: Costs) -> De
 
 def _above(values: Tensor, thresholds: Tensor) -> Tensor:
     """How many values are above each threshold."""
-    ordered = values.double().cpu().sort().values
-    return len(ordered) - torch.searchsorted(ordered, thresholds, right=True)
+    ordered = values.cpu().sort().values
+    return len(ordered) - torch.searchsorted(ordered, as_precise(thresholds, ordered), right=True)

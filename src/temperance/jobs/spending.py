@@ -84,16 +84,16 @@ def rule(found: Decisions) -> str:
     costs = found.costs
     if not costs.rule:
         return ""
-    parts = [(costs.phrase(part.decision), _threshold(part.low), _threshold(part.high)) for part in costs.rule]
-    (below, _, _), (above, threshold, _) = parts[0], parts[-1]
+    parts = [(costs.phrase(part.decision), _threshold(part.low)) for part in costs.rule]
+    (below, _), (above, threshold) = parts[0], parts[-1]
     calibrated = "calibrated " * (found.saving is not None and found.saving.saves)
     of = "confidence" if found.answers else f"probability of {as_class(costs.classes[1])}"
     if len(parts) == 1:
         return f"Whatever the {calibrated}{of}, {above}."
     if len(parts) == 2:
         return f"{capital(above)} if the {calibrated}{of} is above {threshold}, else {below}."
-    between = [f"{what} from {low} to {high}" for what, low, high in reversed(parts[1:-1])]
-    return f"By the {calibrated}{of}: {', '.join([f'{above} above {threshold}', *between, f'{below} below'])}."
+    steps = [f"{what} above {low}" for what, low in reversed(parts[1:])]
+    return f"By the {calibrated}{of}: {', else '.join([*steps, below])}."
 
 
 def capital(text: str) -> str:

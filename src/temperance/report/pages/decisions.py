@@ -107,8 +107,8 @@ def thresholds_section(found: Decisions, curve: DecisionCurve) -> Markup:
         "What would another threshold cost?",
         f"{costs}The decision curve is for other costs: a threshold of t means that a false alarm costs "
         "t\u00a0/\u00a0(1\u00a0−\u00a0t) times as much as a miss. Net benefit is the share of samples that are acted "
-        "on rightly, minus that of false alarms times the same factor. A model helps where it is above acting on all "
-        "samples and on none.",
+        "on rightly, minus the share of false alarms times the same factor. A model helps where it is above acting on "
+        "all samples and on none.",
         line_legend([Line(name, [], number) for name, number in numbers.items()]),
         pair(*figures),
     )
@@ -149,7 +149,7 @@ def policies_section(found: Decisions) -> Markup:
         "Every way to decide",
         f"{how}The best single decision is chosen in hindsight, on these samples. In small print: 95{PERCENT} "
         "intervals that hold for few samples, too.",
-        split(policies_chart(found), table(("Decided by", f"Cost per {found.row_name}"), rows, "standings")),
+        split(policies_chart(found), table(("Decided by", f"Cost per {found.row_name}"), rows)),
     )
 
 
@@ -166,7 +166,7 @@ def costs_section(found: Decisions) -> Markup:
         (f"If {as_class(name)} is true", [(costs.decisions[d], _minus(f"{cost:,.10g}")) for d, cost in enumerate(row)])
         for name, row in zip(costs.classes, costs.values.tolist(), strict=True)
     ]
-    return section("The costs", grouped_table(("Decision", "Cost"), groups, "standings"))
+    return section("The costs", grouped_table(("Decision", "Cost"), groups))
 
 
 def _minus(text: str) -> str:
