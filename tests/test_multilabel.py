@@ -274,7 +274,7 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"probs": [0.1, 0.2], "labels": [0, 1]}\n')
     with pytest.raises(FileError, match=r"not read from or written to \.json and \.jsonl"):
         read_predictions(tmp_path / "a.jsonl", multilabel=True)
-    with pytest.raises(InputError, match="abstain is about predictions that are right or wrong"):
+    with pytest.raises(InputError, match="have several labels for each sample, and here each has one"):
         temperance.abstain(own())
     with pytest.raises(InputError, match="only one of them has"):
         temperance.compare(own(), Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))
@@ -291,6 +291,20 @@ def test_comparing_counts_samples(tmp_path: Path) -> None:
     write_report(found, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Accuracy" not in page and "What changed for which label?" in page
+    assert ">samples (square-root scale)" not in page and "pairs of sample and label (square-root scale)" in page
+    assert "accuracy" not in {row.metric for row in found.rows}
+
+
+def test_several_sets_of_labels_have_no_accuracy(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        scores, labels = made(300, seed=seed)
+        np.savez(tmp_path / f"{seed}.npz", probs=scores, labels=labels)
+    said = run("compare", "--each", tmp_path, "--multilabel", "--methods", "platt", "--report", tmp_path / "a.html")
+    assert said.code == 0 and "accuracy" not in said.out and "Accuracy" not in (tmp_path / "a.html").read_text()
+    said = run("evaluate", "--each", tmp_path, "--multilabel", "--bootstrap", "0", "--report", tmp_path / "b.html")
+    page = (tmp_path / "b.html").read_text()
+    assert " 300 " in said.out and " 900 " not in said.out and "mean score" in said.out
+    assert "300 samples" in page and "accuracy in the bin" not in page and "failure" not in page and "AUROC" in page
 
 
 def test_gains_of_labels_that_go_together_are_those_of_samples() -> None:

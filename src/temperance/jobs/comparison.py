@@ -262,6 +262,13 @@ class Comparison(Results):
             **extra,
         )
 
+    def _accuracy(self, outcome: Outcome) -> str:
+        """The accuracy of a method, and its change in points if it shows."""
+        value = outcome.measured["accuracy"].value
+        change = value - self.baseline.measured["accuracy"].value
+        moved = "" if outcome is self.baseline or abs(change) < 5e-5 else f" ({100 * change:+.2f})"
+        return f"{shown(value, percent=True)}{moved}"
+
     def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
@@ -273,14 +280,12 @@ class Comparison(Results):
         table.add_column("", style="dim")
         for outcome in self.ranked:
             m = outcome.measured
-            change = m["accuracy"].value - self.baseline.measured["accuracy"].value
-            moved = "" if outcome is self.baseline or abs(change) < 5e-5 else f" ({100 * change:+.2f})"
             costs = [f"{outcome.n_parameters:,}", f"{outcome.seconds:.2f}"] if detailed else []
             table.add_row(
                 Text(outcome.label),
                 f"{m['nll'].value:.4f}",
                 shown(m["ece"].value, percent=True),
-                *[f"{shown(m['accuracy'].value, percent=True)}{moved}"] * len(accuracy),
+                *(self._accuracy(outcome) for _ in accuracy),
                 *costs,
                 self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",
