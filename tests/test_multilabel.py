@@ -308,6 +308,14 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
         temperance.compare(own(), Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))
 
 
+def test_by_label_needs_several_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1]] * 4, labels=[0, 0, 1, 0], groups=["x", "y"] * 2)
+    for command in ("evaluate", "compare", "abstain"):
+        said = run(command, tmp_path / "a.npz", "--by", "label")
+        assert said.code == 2 and "--by label is for samples with several labels" in said.err
+        assert ("--multilabel" in said.err) == (command != "abstain")
+
+
 # -------------------------------------------------------------------------------------------- comparing and calibrating
 
 
@@ -333,6 +341,19 @@ def test_several_sets_of_labels_have_no_accuracy(tmp_path: Path) -> None:
     page = (tmp_path / "b.html").read_text()
     assert " 300 " in said.out and " 900 " not in said.out and "mean score" in said.out
     assert "300 samples" in page and "accuracy in the bin" not in page and "failure AUROC" not in page
+
+
+def test_rare_labels_have_no_intervals_and_notes_say_so() -> None:
+    generator = np.random.default_rng(0)
+    scores = generator.beta(0.3, 9, (300, 5))
+    labels = (generator.random(scores.shape) < scores).astype(np.int64)
+    found = temperance.compare(scores, labels, multilabel=True, methods=["platt"], bootstrap=20)
+    assert any("apply to 20 samples and do not apply to 20, on average" in note for note in found.notes), found.notes
+    never = evaluate(scores, 0 * labels, multilabel=True, bootstrap=20)
+    assert never.notes[-1].startswith("There are no intervals: they need 20 pairs of sample and label")
+    assert "more than chance: label " in evaluate(scores**0.5, labels, multilabel=True, bootstrap=0).verdict.replace(
+        ", these three the most", ""
+    )
 
 
 def test_gains_of_labels_that_go_together_are_those_of_samples() -> None:

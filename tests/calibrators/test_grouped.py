@@ -226,3 +226,11 @@ def test_compare_leaves_it_out_unless_asked() -> None:
     for by_group in (False, True):
         found = temperance.compare(data, by_group=by_group, bootstrap=20)
         assert ("grouped" in {row.method for row in found.rows}) == by_group
+
+
+def test_corrections_that_groups_share_are_no_parameters() -> None:
+    logits, labels, groups = drawn(500, *alike(50))
+    found = Grouped(base="temperature").fit(logits, labels, groups=groups)
+    assert found.n_parameters == 1
+    differ = Grouped(base="temperature").fit(*drawn(2000, *different(5, 0.6, 0.0))[:2], groups=torch.arange(2000) % 5)
+    assert differ.n_parameters in (1 + 5, 1 + 5 + 5 * K)

@@ -93,6 +93,12 @@ class Grouped(Calibrator):
         return _corrected(self._shared_log_probs(logits), slopes[groups], shifts[groups])
 
     @property
+    def n_parameters(self) -> int:
+        """How many numbers it learnt, without those that all groups share with the base."""
+        own = [self.slopes, self.shifts] if self.group_names else []
+        return self._shared.n_parameters + sum(each.numel() for each in own if bool(each.any()))
+
+    @property
     def _shared(self) -> Calibrator:
         found = self._modules["shared"]
         assert isinstance(found, Calibrator)

@@ -14,6 +14,7 @@ from temperance.cli.reading import (
     add_each_option,
     add_ray_option,
     add_reading_options,
+    is_by_group,
     one_set_on_ray,
     reading_options,
 )
@@ -148,7 +149,7 @@ def comparing_options(args: argparse.Namespace) -> dict[str, Any]:
         "n_bins": args.n_bins,
         "bootstrap": args.bootstrap,
         "jobs": args.jobs,
-        "by_group": args.by is not None,
+        "by_group": is_by_group(args),
         "seed": args.seed,
         **reading_options(args),
     }

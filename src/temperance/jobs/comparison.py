@@ -33,7 +33,7 @@ from temperance.jobs.results import Provenance, Results, Row, how_read, shown
 from temperance.jobs.sides import counted, fit_and_test
 from temperance.jobs.statistics import OF_PIXELS
 from temperance.jobs.verdict import as_class
-from temperance.metrics.significance import not_enough
+from temperance.metrics.significance import ENOUGH, not_enough
 from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions
@@ -217,9 +217,12 @@ class Comparison(Results):
     @property
     def _untold(self) -> str:
         """A sentence about right or wrong predictions that are too few to tell methods apart."""
-        missing = not_enough(self.test.n - self.baseline.mistakes, self.test.n)
+        n = self.baseline.n
+        missing = not_enough(n - self.baseline.mistakes, n)
         if not self.any_fitted or self.tells_apart or not missing:
             return ""
+        if self.test.multilabel:
+            missing = f"labels that apply to {ENOUGH} samples and do not apply to {ENOUGH}, on average"
         return f"There are no intervals, and methods cannot be told apart: both need {missing}."
 
     @property

@@ -42,8 +42,8 @@ def mean_over_labels(
     """The mean of the i-th metric over the labels that have a value, its interval, and the number of these labels.
 
     The labels are resampled together, in whole samples, so their dependence is in the interval. Noise adds to a
-    distance such as ECE, and more to a small one, so resamples of the mean do not show how much. Its interval is the
-    mean of the labels' intervals, which is wider than necessary if labels do not go together.
+    distance such as ECE, and more to a small one, so resamples of the mean do not show how much, and its interval also
+    holds the mean of the labels' intervals. That is wider than necessary if labels do not go together.
     """
     metric, options = found.measuring.requests[i]
     parts = [group.parts[i] for name, group in found.groups.items() if name is not None]
@@ -61,14 +61,15 @@ def mean_over_labels(
         draws = [_draws(metric, each, options, n_resamples, seed) for each, _ in known]
     if not can_be_bounded(metric, _beside([each.whole for each, _ in known])):
         return value, math.nan, math.nan, len(known)
-    if metric.interval in POWERS:
-        ends = [_ends(metric, each, of_label, level) for each, (_, of_label) in zip(draws, known, strict=True)]
-        low, high = (fmean(end) for end in zip(*ends, strict=True))
-        return value, low, high, len(known)
     # A label that no drawn sample has may have no value.
     means = torch.stack([each.values for each in draws]).nanmean(0)
-    interval = Draws(means, draws[0].share).interval(value, metric.range, level)
-    return value, interval.low, interval.high, len(known)
+    power = POWERS.get(metric.interval, 0)
+    interval = Draws(means, draws[0].share).interval(value, metric.range, level, power=power)
+    low, high = interval.low, interval.high
+    if power:
+        of_labels = [_ends(metric, each, of_label, level) for each, (_, of_label) in zip(draws, known, strict=True)]
+        low, high = min(low, fmean(ends[0] for ends in of_labels)), max(high, fmean(ends[1] for ends in of_labels))
+    return value, low, high, len(known)
 
 
 def most_labels(stats: Statistic) -> int:

@@ -65,6 +65,13 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
             f"or to all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration "
             "error of so few can be high by chance alone."
         )
+    right = round(found.n * found.accuracy(None))
+    if intervals and not enough_of_both(right, found.n):
+        said.append(
+            f"There are no intervals: they need {ENOUGH} pairs of sample and label in which the label applies, and "
+            f"{ENOUGH} in which it does not."
+        )
+        return said
     means = [row for row in rows if row.group == MEAN_OF_LABELS]
     slow = [
         TITLES.get(row.metric, METRICS[row.metric].title)
