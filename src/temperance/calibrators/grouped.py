@@ -45,7 +45,8 @@ class Grouped(Calibrator):
     s_g² and I_g. Where it could be chance, it is 0: then the groups share the slope, or the shifts, of the base.
 
     The trap: groups must be known when the calibrator is used. A group that the fit part did not have gets the base
-    alone, and so does every sample if it was fitted without groups.
+    alone, and so does every sample if it was fitted without groups. Where groups cannot be given, as in scikit-learn's
+    `predict_proba`, in a pool of `auto` and in an exported network, use the base.
 
     base  the calibrator that all groups share
     """
@@ -185,6 +186,8 @@ def _about(n_groups: int, spread: Spread) -> str:
         said.append(f"by about {100 * math.sqrt(spread.slopes):.0f} % in how sharp predictions should be")
     if spread.shifts:
         said.append(f"by about {math.sqrt(spread.shifts):.2f} in the log-odds of a class")
+    if n_groups == 1:
+        return "There is one group, so it has the correction of all samples."
     if not said:
         return f"The {plural(n_groups, 'group')} do not differ by more than chance, so all share one correction."
     return f"The corrections of {plural(n_groups, 'group')} differ {' and '.join(said)}."

@@ -134,9 +134,10 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
     if saved:
         print(saved, file=sys.stderr)
     elif args.output and found.any_fitted:
+        how = " --answers" * args.answers + " --multilabel" * args.multilabel
         raise InputError(
             f"no calibrator is recommended, so nothing is written to {args.output}. To save a method anyway: "
-            f"temperance fit METHOD {fit if isinstance(fit, Path) else 'FIT'} -o {args.output}"
+            f"temperance fit METHOD {fit if isinstance(fit, Path) else 'FIT'}{how} -o {args.output}"
         )
     elif args.output:
         raise InputError(f"no calibrator could be fitted, so nothing is written to {args.output}")
