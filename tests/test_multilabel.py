@@ -356,6 +356,22 @@ def test_rare_labels_have_no_intervals_and_notes_say_so() -> None:
     )
 
 
+def test_labels_that_nearly_always_apply_are_not_called_wrong_predictions() -> None:
+    generator = np.random.default_rng(0)
+    scores = 1 - generator.beta(0.3, 9, (300, 5))
+    labels = (generator.random(scores.shape) < scores).astype(np.int64)
+    found = temperance.compare(scores, labels, multilabel=True, methods=["platt", "temperature"], bootstrap=20)
+    assert "Labels apply to nearly all samples" in found.verdict and "wrong" not in found.verdict
+
+
+def test_the_gap_without_bins_is_for_independent_rows() -> None:
+    """Labels that go together would be in the part to fit on and in the other, and the bound would not hold."""
+    with pytest.raises(InputError, match="have several labels for each sample, and here each has one"):
+        evaluate(*together(50, 0), multilabel=True, gap="isotonic")
+    with pytest.raises(InputError, match="have several labels for each sample"):
+        temperance.calibration_gap(own())
+
+
 def test_gains_of_labels_that_go_together_are_those_of_samples() -> None:
     """Copies of a label add nothing: the evidence is that of the samples."""
     scores, labels = made(400, 1)

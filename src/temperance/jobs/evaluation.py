@@ -277,6 +277,8 @@ def evaluate(
         answers=answers,
         multilabel=multilabel,
     )
+    if gap is not None:
+        data.need_one_label()
     of_kind("bootstrap", bootstrap, ResamplesOrNone)
     found = statistics_of(
         data,
