@@ -231,7 +231,7 @@ def groups_section(evaluation: Evaluation) -> Markup:
     what = "label" if evaluation.multilabel else "group"
     more = f" The first {SHOWN_ROWS} of {len(rows):,} {what}s are shown." if len(rows) > SHOWN_ROWS else ""
     without = evaluation.provenance.settings["bootstrap"] and any(math.isnan(row.low) for row in rows)
-    more += f" A {what} without an interval has too few samples to say how it compares." * without
+    more += f" Where there is no interval, the samples cannot say how the {what} compares." * without
     axis = strip_axis(*(shown(end, percent=ranked.percent) for end in (scale.low, scale.high)))
     columns = (what.capitalize(), axis, *(evaluation.metric_title(name) for name in names))
     return section(
