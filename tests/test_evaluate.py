@@ -164,9 +164,9 @@ def test_small_groups_are_said_to_be_small() -> None:
     found = evaluate(data, by_group=True, bootstrap=20, metrics=["ece"])
     assert [math.isnan(found.row("ece", group=name).low) for name in "abc"] == [False, True, True]
     assert found.notes[1].startswith("2 of 3 groups have no intervals, which need 20 right and 20 wrong predictions.")
-    assert "A group without an interval has too few samples to say how it compares." in evaluation_page(found)
+    assert "Where there is no interval, the samples cannot say how the group compares." in evaluation_page(found)
     large = evaluate(data.select(np.arange(560)), by_group=True, bootstrap=20, metrics=["ece"])
-    assert not large.notes and "without an interval" not in evaluation_page(large)
+    assert not large.notes and "Where there is no interval" not in evaluation_page(large)
     assert len(evaluate(data, by_group=True, bootstrap=0, metrics=["ece"]).notes) == 1
 
 

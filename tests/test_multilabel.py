@@ -135,6 +135,34 @@ def test_intervals_are_of_samples(metric: str) -> None:
     assert covered["samples"] >= 52 and covered["mean"] >= 52 and covered["rows"] <= 42, covered
 
 
+def test_the_interval_of_a_mean_error_holds_the_true_one() -> None:
+    """Noise adds most to the errors of calibrated labels, which are hidden among those of others."""
+    shift = np.where(np.arange(10) % 2, 0.8, 0.0)  # of the log-odds of every second label
+
+    def drawn(n: int, generator: np.random.Generator) -> tuple[Scores, Scores]:
+        z = 1.5 * generator.standard_normal((n, 10))
+        return 1 / (1 + np.exp(-z)), 1 / (1 + np.exp(shift - z))
+
+    says, true = drawn(200_000, np.random.default_rng(9))
+    bins = (15 * says).astype(np.int64)
+    errors = [np.abs(np.bincount(bins[:, j], says[:, j] - true[:, j])).sum() / len(says) for j in range(10)]
+    covered, generator = 0, np.random.default_rng(0)
+    for _ in range(30):
+        says, true = drawn(1000, generator)
+        labels = (generator.random(says.shape) < true).astype(np.int64)
+        (_, mean) = evaluate(says, labels, multilabel=True, metrics=["ece"], bootstrap=60).rows
+        covered += mean.low <= np.mean(errors) <= mean.high
+    assert covered >= 27, covered
+
+
+def test_a_note_names_means_without_an_interval() -> None:
+    for n_labels, names in ((101, "adaptive ECE and AUROC"), (501, "NLL, Brier, mean score − prevalence, ECE, ad")):
+        found = evaluate(*made(60, n_labels), multilabel=True, bootstrap=20)
+        assert found.notes[-1].startswith(f"The means of labels have no intervals of {names}"), found.notes
+        assert all(math.isnan(row.low) for row in found.rows if row.group and row.metric == "failure-auroc")
+    assert not any("no intervals of" in note for note in evaluate(*made(60, 501), multilabel=True, bootstrap=0).notes)
+
+
 def test_few_calibrated_models_are_called_miscalibrated() -> None:
     called = sum(
         not evaluate(*together(300, seed), multilabel=True, metrics=["nll"], bootstrap=0).verdict.startswith(
@@ -280,6 +308,14 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
         temperance.compare(own(), Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))
 
 
+def test_by_label_needs_several_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1]] * 4, labels=[0, 0, 1, 0], groups=["x", "y"] * 2)
+    for command in ("evaluate", "compare", "abstain"):
+        said = run(command, tmp_path / "a.npz", "--by", "label")
+        assert said.code == 2 and "--by label is for samples with several labels" in said.err
+        assert ("--multilabel" in said.err) == (command != "abstain")
+
+
 # -------------------------------------------------------------------------------------------- comparing and calibrating
 
 
@@ -291,6 +327,49 @@ def test_comparing_counts_samples(tmp_path: Path) -> None:
     write_report(found, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Accuracy" not in page and "What changed for which label?" in page
+    assert ">samples (square-root scale)" not in page and "pairs of sample and label (square-root scale)" in page
+    assert "accuracy" not in {row.metric for row in found.rows}
+
+
+def test_several_sets_of_labels_have_no_accuracy(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        scores, labels = made(300, seed=seed)
+        np.savez(tmp_path / f"{seed}.npz", probs=scores, labels=labels)
+    said = run("compare", "--each", tmp_path, "--multilabel", "--methods", "platt", "--report", tmp_path / "a.html")
+    assert said.code == 0 and "accuracy" not in said.out and "Accuracy" not in (tmp_path / "a.html").read_text()
+    said = run("evaluate", "--each", tmp_path, "--multilabel", "--bootstrap", "0", "--report", tmp_path / "b.html")
+    page = (tmp_path / "b.html").read_text()
+    assert " 300 " in said.out and " 900 " not in said.out and "mean score" in said.out
+    assert "300 samples" in page and "accuracy in the bin" not in page and "failure AUROC" not in page
+
+
+def test_rare_labels_have_no_intervals_and_notes_say_so() -> None:
+    generator = np.random.default_rng(0)
+    scores = generator.beta(0.3, 9, (300, 5))
+    labels = (generator.random(scores.shape) < scores).astype(np.int64)
+    found = temperance.compare(scores, labels, multilabel=True, methods=["platt"], bootstrap=20)
+    assert any("apply to 20 samples and do not apply to 20, on average" in note for note in found.notes), found.notes
+    never = evaluate(scores, 0 * labels, multilabel=True, bootstrap=20)
+    assert never.notes[-1].startswith("There are no intervals: they need 20 pairs of sample and label")
+    assert "more than chance: label " in evaluate(scores**0.5, labels, multilabel=True, bootstrap=0).verdict.replace(
+        ", these three the most", ""
+    )
+
+
+def test_labels_that_nearly_always_apply_are_not_called_wrong_predictions() -> None:
+    generator = np.random.default_rng(0)
+    scores = 1 - generator.beta(0.3, 9, (300, 5))
+    labels = (generator.random(scores.shape) < scores).astype(np.int64)
+    found = temperance.compare(scores, labels, multilabel=True, methods=["platt", "temperature"], bootstrap=20)
+    assert "Labels apply to nearly all samples" in found.verdict and "wrong" not in found.verdict
+
+
+def test_the_gap_without_bins_is_for_independent_rows() -> None:
+    """Labels that go together would be in the part to fit on and in the other, and the bound would not hold."""
+    with pytest.raises(InputError, match="have several labels for each sample, and here each has one"):
+        evaluate(*together(50, 0), multilabel=True, gap="isotonic")
+    with pytest.raises(InputError, match="have several labels for each sample"):
+        temperance.calibration_gap(own())
 
 
 def test_gains_of_labels_that_go_together_are_those_of_samples() -> None:

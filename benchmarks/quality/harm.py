@@ -25,6 +25,7 @@ from temperance.metrics import nll
 from temperance.metrics.bins import Bins, bin_index
 from temperance.report.svg.charts import reliability
 from temperance.report.svg.sheet import sheet
+from temperance.report.words import OF_PREDICTIONS
 
 EDGES = (0.0, 0.01, 0.05, 0.2, 0.5, 0.8, 1.0)
 BINS = 10
@@ -100,7 +101,10 @@ def picture(rows: list[Row]) -> str:
     index = bin_index(stated, BINS, "left")
     sums = [torch.bincount(index, weights, BINS) for weights in (stated, harmed.double())]
     bins = Bins(torch.bincount(index, minlength=BINS), sums[0], sums[1].long())
-    drawn = reliability(bins, said="stated probability of harm", happened="share of cases with harm")
+    words = OF_PREDICTIONS._replace(
+        said="stated probability of harm", happened="share of cases with harm", outcome="harm", row="case", rows="cases"
+    )
+    drawn = reliability(bins, words=words)
     return sheet([(f"{len(rows)} cases: sets and numbers of samples", drawn)])
 
 

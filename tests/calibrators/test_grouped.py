@@ -226,3 +226,35 @@ def test_compare_leaves_it_out_unless_asked() -> None:
     for by_group in (False, True):
         found = temperance.compare(data, by_group=by_group, bootstrap=20)
         assert ("grouped" in {row.method for row in found.rows}) == by_group
+
+
+def test_corrections_that_groups_share_are_no_parameters() -> None:
+    logits, labels, groups = drawn(500, *alike(50))
+    found = Grouped(base="temperature").fit(logits, labels, groups=groups)
+    assert found.n_parameters == 1
+    differ = Grouped(base="temperature").fit(*drawn(2000, *different(5, 0.6, 0.0))[:2], groups=torch.arange(2000) % 5)
+    assert differ.n_parameters in (1 + 5, 1 + 5 + 5 * K)
+
+
+def test_it_is_refused_where_groups_cannot_be_given() -> None:
+    sklearn = pytest.importorskip("sklearn.linear_model")
+    from temperance.interop.sklearn import CalibratedClassifier
+
+    with pytest.raises(InputError, match="members of auto must be calibrators that all groups share; got grouped"):
+        make_calibrator("auto", members=["grouped", "vector"])
+    classifier = CalibratedClassifier(sklearn.LogisticRegression(), method="grouped")
+    with pytest.raises(InputError, match="predict_proba takes no groups"):
+        classifier.fit(np.arange(20.0).reshape(10, 2), [0, 1] * 5)
+
+
+def test_one_group_and_a_group_without_a_name_read_well() -> None:
+    logits, labels, groups = drawn(100, *alike(1))
+    assert (
+        Grouped(base="temperature").fit(logits, labels, groups=groups).info["verdict"].startswith("There is one group")
+    )
+    probs = logits.softmax(1)
+    fitted = temperance.jobs.application.fit(
+        Grouped(base="temperature"), Predictions.of(probs, labels, groups=["a", "b"] * 50)
+    )
+    with pytest.warns(TemperanceWarning, match=r"not fitted on 1 group of these \(\(no name\)\): 50 samples get"):
+        temperance.apply(fitted, Predictions.of(probs, labels, groups=["a", ""] * 50))

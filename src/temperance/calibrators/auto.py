@@ -106,6 +106,15 @@ class Auto(Calibrator):
         self.folds = folds
         self.seed = seed
 
+    def _check_settings(self) -> None:
+        by_group = [name for name in self.members or () if make_calibrator(name).takes_groups]
+        if by_group:
+            raise InputError(
+                f"the members of auto must be calibrators that all groups share; got {by_group[0]}. "
+                "Grouped(base='auto') corrects each group",
+                flags={"Grouped(base='auto')": "grouped:base=auto"},
+            )
+
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         # Numbered like the steps in the docstring of the class.
         all_counts = torch.ones_like(logits[:, 0]) if weights is None else weights

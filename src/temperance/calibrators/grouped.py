@@ -45,7 +45,8 @@ class Grouped(Calibrator):
     s_g² and I_g. Where it could be chance, it is 0: then the groups share the slope, or the shifts, of the base.
 
     The trap: groups must be known when the calibrator is used. A group that the fit part did not have gets the base
-    alone, and so does every sample if it was fitted without groups.
+    alone, and so does every sample if it was fitted without groups. Where groups cannot be given, as in scikit-learn's
+    `predict_proba`, in a pool of `auto` and in an exported network, use the base.
 
     base  the calibrator that all groups share
     """
@@ -91,6 +92,12 @@ class Grouped(Calibrator):
         # A row of zeros at the end is what a group that is not known gets.
         slopes, shifts = (torch.cat([each, torch.zeros_like(each[:1])]) for each in (self.slopes, self.shifts))
         return _corrected(self._shared_log_probs(logits), slopes[groups], shifts[groups])
+
+    @property
+    def n_parameters(self) -> int:
+        """How many numbers it learnt, without those that all groups share with the base."""
+        own = [self.slopes, self.shifts] if self.group_names else []
+        return self._shared.n_parameters + sum(each.numel() for each in own if bool(each.any()))
 
     @property
     def _shared(self) -> Calibrator:
@@ -185,6 +192,8 @@ def _about(n_groups: int, spread: Spread) -> str:
         said.append(f"by about {100 * math.sqrt(spread.slopes):.0f} % in how sharp predictions should be")
     if spread.shifts:
         said.append(f"by about {math.sqrt(spread.shifts):.2f} in the log-odds of a class")
+    if n_groups == 1:
+        return "There is one group, so it has the correction of all samples."
     if not said:
         return f"The {plural(n_groups, 'group')} do not differ by more than chance, so all share one correction."
     return f"The corrections of {plural(n_groups, 'group')} differ {' and '.join(said)}."

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import add_output_options, check_outputs, emit
-from temperance.cli.reading import add_by_option, add_reading_options, reading_options
+from temperance.cli.reading import add_by_option, add_reading_options, is_by_group, reading_options
 from temperance.errors import InputError
 
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
         refuse_calibrated(data, "leave out --calibrator")
     calibrator = load_calibrator(args.calibrator) if args.calibrator else None
     risks = RISKS if args.risk is None else _numbers(args.risk)
-    by_group = args.by is not None
+    by_group = is_by_group(args)
     emit(abstain(data, risk=risks, level=args.level, calibrator=calibrator, by_group=by_group), args)
 
 

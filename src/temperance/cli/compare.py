@@ -14,6 +14,7 @@ from temperance.cli.reading import (
     add_each_option,
     add_ray_option,
     add_reading_options,
+    is_by_group,
     one_set_on_ray,
     reading_options,
 )
@@ -133,9 +134,10 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
     if saved:
         print(saved, file=sys.stderr)
     elif args.output and found.any_fitted:
+        how = " --answers" * args.answers + " --multilabel" * args.multilabel
         raise InputError(
             f"no calibrator is recommended, so nothing is written to {args.output}. To save a method anyway: "
-            f"temperance fit METHOD {fit if isinstance(fit, Path) else 'FIT'} -o {args.output}"
+            f"temperance fit METHOD {fit if isinstance(fit, Path) else 'FIT'}{how} -o {args.output}"
         )
     elif args.output:
         raise InputError(f"no calibrator could be fitted, so nothing is written to {args.output}")
@@ -148,7 +150,7 @@ def comparing_options(args: argparse.Namespace) -> dict[str, Any]:
         "n_bins": args.n_bins,
         "bootstrap": args.bootstrap,
         "jobs": args.jobs,
-        "by_group": args.by is not None,
+        "by_group": is_by_group(args),
         "seed": args.seed,
         **reading_options(args),
     }

@@ -13,6 +13,7 @@ from temperance.cli.reading import (
     add_each_option,
     add_ray_option,
     add_reading_options,
+    is_by_group,
     one_set_on_ray,
     reading_options,
 )
@@ -110,7 +111,7 @@ def measuring_options(args: argparse.Namespace) -> dict[str, Any]:
         "metrics": args.metrics,
         "n_bins": args.n_bins,
         "bootstrap": args.bootstrap,
-        "by_group": args.by is not None,
+        "by_group": is_by_group(args),
         "gap": args.gap,
         "seed": args.seed,
     }

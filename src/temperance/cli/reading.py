@@ -30,6 +30,14 @@ def _by(given: str) -> str:
     return given
 
 
+def is_by_group(args: argparse.Namespace) -> bool:
+    """Is each group, or each of several labels, asked for?"""
+    if args.by in ("label", "labels") and not getattr(args, "multilabel", False):
+        remedy = "add --multilabel, or write --by group" if hasattr(args, "multilabel") else "write --by group"
+        raise InputError(f"--by label is for samples with several labels: {remedy}")
+    return args.by is not None
+
+
 def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
     """--logits, --probs, --binary, --positive and --normalise.
 

@@ -99,6 +99,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 f"to the scores of all folds; got {self.ensemble!r}"
             )
         calibrator = _made(self.method)
+        if calibrator.takes_groups:
+            raise InputError(
+                f"{calibrator.name} learns how groups of samples differ, and scikit-learn's predict_proba takes no "
+                "groups; pass the calibrator that all groups share"
+            )
         response = _response(self.estimator)
         X, y = indexable(X, y)
         check_classification_targets(y)

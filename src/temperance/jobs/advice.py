@@ -193,6 +193,8 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         return []
     if found.baseline.mistakes < FEWEST_MISTAKES:
         wrong = found.baseline.mistakes
+        if found.test.multilabel:
+            return ["Labels apply to nearly all samples, and only the others show when scores are too high."]
         are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
         more = f"collect samples until {FEWEST_MISTAKES} are wrong"
         return [f"{are} wrong, and only mistakes show when a model is too sure: {more}."]

@@ -18,6 +18,7 @@ from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
 from temperance.jobs.labels import LabelCounts, need_both_outcomes
 from temperance.jobs.measuring import check_classes, checked_batches, group_sizes
+from temperance.jobs.notes import group_name
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.checks import Positive, Text, excerpt
@@ -169,9 +170,11 @@ def _warn_unknown_groups(calibrator: Calibrator, data: Predictions) -> None:
     unknown = [name for name in sizes if name not in calibrator.group_names]
     if unknown:
         n = sum(sizes[name] for name in unknown)
+        what, row = ("label", "score") if data.multilabel else ("group", data.row_name)
         warnings.warn(
-            f"the calibrator was not fitted on {plural(len(unknown), 'group')} of these ({excerpt(unknown)}): "
-            f"{plural(n, data.row_name)} get the correction that all groups share",
+            f"the calibrator was not fitted on {plural(len(unknown), what)} of these "
+            f"({excerpt([group_name(name) for name in unknown])}): {plural(n, row)} "
+            f"{'gets' if n == 1 else 'get'} the correction that all {what}s share",
             TemperanceWarning,
             stacklevel=3,
         )

@@ -9,33 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-
 from temperance.arrays import ArrayLike
-from temperance.calibrators import CALIBRATORS, priors
+from temperance.calibrators import CALIBRATORS
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
-from temperance.jobs import advice
+from temperance.jobs import advice, comparison_notes
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
-from temperance.jobs.floor import Floored
-from temperance.jobs.labels import (
-    ENOUGH_LABELS,
-    LabelCounts,
-    need_both_outcomes,
-    one_class,
-    one_label_outcome,
-    one_outcome,
-)
-from temperance.jobs.measuring import checked_batches
+from temperance.jobs.labels import need_both_outcomes
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown
 from temperance.jobs.sides import counted, fit_and_test
-from temperance.jobs.statistics import OF_PIXELS
-from temperance.jobs.verdict import as_class
-from temperance.metrics.significance import not_enough
 from temperance.metrics.stats import NBins
-from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.core import ARRAYS
@@ -164,77 +149,7 @@ class Comparison(Results):
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know: labels of one class or with a probability of zero, too few mistakes, pixels …"""
-        floored = Floored.of(self.test, calibrated=False)
-        labels = LabelCounts(torch.zeros(self.test.k, dtype=torch.int64))
-        tallies: list[Tally] = []
-        for _ in tallied(labels.seen(floored.counted(checked_batches(self.test), logits=True)), tallies):
-            pass
-        nll = self.baseline.measured["nll"].value
-        zeros = (
-            floored.note(nll, self.test.n, "label" if self.test.multilabel else self.test.row_name) if floored.n else ""
-        )
-        if zeros and self.test.from_logits:
-            zeros += " `temperance evaluate` has no such floor for logits."
-        pixels = OF_PIXELS if self.test.of_pixels else ""
-        told = not self.test.has_weights and not self.test.multilabel
-        about_labels = self._one_class or (labels.unrelated(tallies[1]) if told else "")
-        at_bound = "" if about_labels else self._at_bound
-        return tuple(filter(None, (zeros, about_labels, at_bound, self._untold, self._imbalance, pixels, self._slow)))
-
-    @property
-    def _one_class(self) -> str:
-        """A sentence about parts whose labels are all of one class."""
-        known = {"to fit on": self.fit.labels.aminmax(), "to measure on": self.test.labels.aminmax()}
-        alone = {name: int(labels.min) for name, labels in known.items() if int(labels.min) == int(labels.max)}
-        if not alone or self.test.n < ENOUGH_LABELS:
-            return ""
-        part, label = next(iter(alone.items()))
-        both = list(alone.values()) == [label, label]
-        of_what = "" if both else f" of the part {part}"
-        if self.test.multilabel:
-            return one_label_outcome(label, of_what)
-        if self.test.one_score:
-            return one_outcome(label, of_what)
-        name = self.test.class_names[label] if self.test.class_names else str(label)
-        return one_class(as_class(name), of_what)
-
-    @property
-    def _at_bound(self) -> str:
-        """A sentence about logits that are too small, or too uneven, for any allowed temperature."""
-        plain = next((each.fitted.info for each in self.ranked if each.fitted and each.label == "temperature"), {})
-        return f"For temperature, {plain['caution']}." if plain.get("at_bound") else ""
-
-    @property
-    def _slow(self) -> str:
-        """A sentence about methods that were left out."""
-        if not self.left_out:
-            return ""
-        return (
-            f"With {self.test.k:,} classes, these methods would take minutes each and are left out unless they are "
-            f"named: {', '.join(self.left_out)}."
-        )
-
-    @property
-    def _untold(self) -> str:
-        """A sentence about right or wrong predictions that are too few to tell methods apart."""
-        missing = not_enough(self.test.n - self.baseline.mistakes, self.test.n)
-        if not self.any_fitted or self.tells_apart or not missing:
-            return ""
-        return f"There are no intervals, and methods cannot be told apart: both need {missing}."
-
-    @property
-    def _imbalance(self) -> str:
-        """A sentence about an imbalanced fit part and what to do, unless the recommended method has a prior."""
-        names = self.fit.class_names and [as_class(name) for name in self.fit.class_names]
-        found = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights), names)
-        method = self.recommended.method
-        if not found or "prior" in method.settings or self.test.one_score:
-            return ""
-        name = "auto" if self.recommended is self.baseline else method.label
-        return (
-            f"The fit part is imbalanced ({found}): if class frequencies in use differ, give them as a prior, "
-            f"for example temperance fit {name} FIT -o CAL --prior uniform."
-        )
+        return comparison_notes.notes(self)
 
     def remark(self, outcome: Outcome) -> str:
         """Where one method stands, in a few words."""
@@ -262,6 +177,13 @@ class Comparison(Results):
             **extra,
         )
 
+    def _accuracy(self, outcome: Outcome) -> str:
+        """The accuracy of a method, and its change in points if it shows."""
+        value = outcome.measured["accuracy"].value
+        change = value - self.baseline.measured["accuracy"].value
+        moved = "" if outcome is self.baseline or abs(change) < 5e-5 else f" ({100 * change:+.2f})"
+        return f"{shown(value, percent=True)}{moved}"
+
     def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
@@ -273,14 +195,12 @@ class Comparison(Results):
         table.add_column("", style="dim")
         for outcome in self.ranked:
             m = outcome.measured
-            change = m["accuracy"].value - self.baseline.measured["accuracy"].value
-            moved = "" if outcome is self.baseline or abs(change) < 5e-5 else f" ({100 * change:+.2f})"
             costs = [f"{outcome.n_parameters:,}", f"{outcome.seconds:.2f}"] if detailed else []
             table.add_row(
                 Text(outcome.label),
                 f"{m['nll'].value:.4f}",
                 shown(m["ece"].value, percent=True),
-                *[f"{shown(m['accuracy'].value, percent=True)}{moved}"] * len(accuracy),
+                *(self._accuracy(outcome) for _ in accuracy),
                 *costs,
                 self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",

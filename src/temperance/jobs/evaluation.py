@@ -121,11 +121,15 @@ class Evaluation(Results):
     @property
     def counted(self) -> str:
         """How many samples were measured, in words."""
+        rows = counted(self.n_counted, self.row_name, weights=self.provenance.settings.get("weights", False))
+        return f"{rows} · {plural(len(self.class_names), 'label')}" if self.multilabel else rows
+
+    @property
+    def n_counted(self) -> int:
+        """How many samples, pixels or answers were measured, however many labels a sample can have."""
         settings = self.provenance.settings
-        if self.multilabel:
-            samples = counted(settings["samples"], "sample", weights=settings.get("weights", False))
-            return f"{samples} · {plural(len(self.class_names), 'label')}"
-        return counted(settings["n"], self.row_name, weights=settings.get("weights", False))
+        n: int = settings.get("samples", settings["n"])
+        return n
 
     @property
     def row_name(self) -> str:
@@ -171,8 +175,7 @@ class Evaluation(Results):
             has_intervals = any(not math.isnan(row.low) for row in self.rows)
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
         if self.label_tally is not None:
-            samples: int = self.provenance.settings["samples"]
-            return verdict_of_labels(self.label_tally, self.class_names, samples, calibrated=self.calibrated)
+            return verdict_of_labels(self.label_tally, self.class_names, self.n_counted, calibrated=self.calibrated)
         return verdict(*self.tallies, self.class_names, f"{self.row_name}s", calibrated=self.calibrated)
 
     def to_json(self, **extra: Any) -> str:
@@ -180,7 +183,7 @@ class Evaluation(Results):
 
     def _counted_in(self, row: Row) -> str:
         """How many samples a row of the table is about; nothing for a mean over labels."""
-        n = self.provenance.settings.get("samples", row.n) if not row.group else row.n
+        n = row.n if row.group else self.n_counted
         return "" if row.group == MEAN_OF_LABELS else f"{n:,}"
 
     def _printed(self, width: int) -> Iterator[Any]:
@@ -274,6 +277,8 @@ def evaluate(
         answers=answers,
         multilabel=multilabel,
     )
+    if gap is not None:
+        data.need_one_label()
     of_kind("bootstrap", bootstrap, ResamplesOrNone)
     found = statistics_of(
         data,

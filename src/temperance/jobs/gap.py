@@ -48,7 +48,6 @@ def calibration_gap(
     columns: Mapping[str, str] | None = None,
     weights: ArrayLike | None = None,
     answers: bool = False,
-    multilabel: bool = False,
     method: str = "auto",
     folds: int = 5,
     level: float = 0.95,
@@ -61,7 +60,7 @@ def calibration_gap(
     Gaffke's test, which holds for few samples; it treats fits that share samples as independent. Where every prediction
     is right, or every one wrong, there is nothing to learn about the confidence: "top-l1" and "top-l2" are left out.
 
-    `positive`, `columns`, `weights`, `answers` and `multilabel` are those of `evaluate`.
+    `positive`, `columns`, `weights` and `answers` are those of `evaluate`.
 
     >>> from temperance.demo import demo_predictions
     >>> found = calibration_gap(demo_predictions()[1], method="temperature")
@@ -81,8 +80,8 @@ def calibration_gap(
         columns=columns,
         weights=weights,
         answers=answers,
-        multilabel=multilabel,
     )
+    data.need_one_label()  # the labels of a sample go together, and the bound is for independent rows
     logits, truth, counts = data.logits().double(), data.labels, data.weights
     if counts is not None:
         kept = counts > 0

@@ -32,6 +32,12 @@ class Finding:
     k: int
     measured: dict[str, dict[str, float]]
     answers: bool = False
+    multilabel: bool = False
+
+    @property
+    def one_score(self) -> bool:
+        """Does a row have one probability, rather than those of classes?"""
+        return self.answers or self.multilabel
 
 
 def reduced(found: Comparison) -> tuple[Results, Finding]:
@@ -40,7 +46,10 @@ def reduced(found: Comparison) -> tuple[Results, Finding]:
         outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
         for outcome in found.ranked
     }
-    finding = Finding(found.recommended.label, found.verdict, found.split, found.test.k, measured, found.test.answers)
+    test = found.test
+    finding = Finding(
+        found.recommended.label, found.verdict, found.split, test.k, measured, test.answers, test.multilabel
+    )
     return Results(found.rows, found.provenance), finding
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temperance.errors import plural
-from temperance.jobs.verdict import CORRECT_AGAIN, CORRECT_IT, LEVEL, NAMED, signs_of
+from temperance.jobs.verdict import CORRECT_AGAIN, CORRECT_IT, LEVEL, NAMED, as_class, signs_of
 from temperance.metrics.tally import Tally, significant
 from temperance.showing import percents
 
@@ -59,7 +59,7 @@ def _named(average: Tally, off: list[int], names: Sequence[str], n_labels: int) 
         return ""
     numbers = percents(*((float(average.mean_confidence[j]), float(average.accuracy[j])) for j in off[:NAMED]))
     pairs = zip(off, numbers[::2], numbers[1::2], strict=False)
-    (first, score, share), *rest = [(names[j], score, share) for j, score, share in pairs]
+    (first, score, share), *rest = [(as_class(names[j], "label"), score, share) for j, score, share in pairs]
     others = "; ".join(f"{name}: {score} and {share}" for name, score, share in rest)
     count = f"{len(off):,} of {n_labels:,} labels {'is' if len(off) == 1 else 'are'}" if n_labels > 1 else "It is"
     return (

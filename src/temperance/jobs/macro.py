@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from temperance.jobs.statistics import Statistics
 from temperance.metrics import Metric
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Parts
-from temperance.metrics.significance import DRAWN_ROWS, FEWEST_RESAMPLES, Draws, bounded, resample
+from temperance.metrics.significance import DRAWN_ROWS, FEWEST_RESAMPLES, POWERS, Draws, can_be_bounded, resample
 from temperance.metrics.statistic import Samples, Statistic
 from temperance.threads import one_thread
 
@@ -40,7 +41,9 @@ def mean_over_labels(
 ) -> tuple[float, float, float, int]:
     """The mean of the i-th metric over the labels that have a value, its interval, and the number of these labels.
 
-    The labels are resampled together, in whole samples, so their dependence is in the interval.
+    The labels are resampled together, in whole samples, so their dependence is in the interval. Noise adds to a
+    distance such as ECE, and more to a small one, so resamples of the mean do not show how much, and its interval also
+    holds the mean of the labels' intervals. That is wider than necessary if labels do not go together.
     """
     metric, options = found.measuring.requests[i]
     parts = [group.parts[i] for name, group in found.groups.items() if name is not None]
@@ -51,21 +54,38 @@ def mean_over_labels(
             return math.nan, math.nan, math.nan, 0
         value = sum(value for _, value in known) / len(known)
         keeps_rows = isinstance(known[0][0].stats, Samples)
-        most = MOST_LABELS if keeps_rows else 5 * MOST_LABELS
-        if not bootstrap or metric.interval == "none" or len(known) > most:
+        if not bootstrap or metric.interval == "none" or len(known) > most_labels(known[0][0].stats):
             return value, math.nan, math.nan, len(known)
         affordable = DRAWN_ROWS // found.n if keeps_rows else DRAWN_VALUES // len(known)
         n_resamples = min(bootstrap, max(FEWEST_RESAMPLES, affordable))
         draws = [_draws(metric, each, options, n_resamples, seed) for each, _ in known]
+    if not can_be_bounded(metric, _beside([each.whole for each, _ in known])):
+        return value, math.nan, math.nan, len(known)
     # A label that no drawn sample has may have no value.
     means = torch.stack([each.values for each in draws]).nanmean(0)
-    interval = bounded(metric, _beside([each.whole for each, _ in known]), value, Draws(means, draws[0].share), level)
-    return value, interval.low, interval.high, len(known)
+    power = POWERS.get(metric.interval, 0)
+    interval = Draws(means, draws[0].share).interval(value, metric.range, level, power=power)
+    low, high = interval.low, interval.high
+    if power:
+        of_labels = [_ends(metric, each, of_label, level) for each, (_, of_label) in zip(draws, known, strict=True)]
+        low, high = min(low, fmean(ends[0] for ends in of_labels)), max(high, fmean(ends[1] for ends in of_labels))
+    return value, low, high, len(known)
+
+
+def most_labels(stats: Statistic) -> int:
+    """With more labels, the mean of a metric of this statistic has no interval, which would take too long."""
+    return MOST_LABELS if isinstance(stats, Samples) else 5 * MOST_LABELS
 
 
 def _draws(metric: Metric, parts: Parts, options: dict[str, Any], n_resamples: int, seed: int) -> Draws:
     """The metric of one label on resamples, which are the same samples for every label."""
     return resample(metric, parts, n_resamples, torch.Generator().manual_seed(seed), **options)
+
+
+def _ends(metric: Metric, draws: Draws, value: float, level: float) -> tuple[float, float]:
+    """The interval of a distance for one label; the value itself where all resamples have it."""
+    found = draws.interval(value, metric.range, level, power=POWERS[metric.interval])
+    return (value, value) if math.isnan(found.low) else (found.low, found.high)
 
 
 def _beside(several: Sequence[Statistic]) -> Statistic:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temperance.errors import plural
+from temperance.jobs.macro import MEAN_OF_LABELS, TITLES, most_labels
 from temperance.jobs.results import Row
 from temperance.jobs.statistics import Statistics
 from temperance.jobs.verdict import Findings, about_groups
+from temperance.metrics import METRICS
 from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
 from temperance.metrics.statistic import RankedSamples
 from temperance.metrics.tally import MOST_BINS
@@ -62,6 +64,24 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
             f"{few:,} of {len(shares):,} labels {'applies' if few == 1 else 'apply'} to fewer than {ENOUGH} samples, "
             f"or to all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration "
             "error of so few can be high by chance alone."
+        )
+    right = round(found.n * found.accuracy(None))
+    if intervals and not enough_of_both(right, found.n):
+        said.append(
+            f"There are no intervals: they need {ENOUGH} pairs of sample and label in which the label applies, and "
+            f"{ENOUGH} in which it does not."
+        )
+        return said
+    means = [row for row in rows if row.group == MEAN_OF_LABELS]
+    slow = [
+        TITLES.get(row.metric, METRICS[row.metric].title)
+        for row, parts in zip(means, found.groups[None].parts, strict=False)
+        if METRICS[row.metric].interval != "none" and row.n > most_labels(parts.stats)
+    ]
+    if intervals and slow:
+        said.append(
+            f"The means of labels have no intervals of {listed(slow)}: with {len(shares):,} labels, these would take "
+            "too long."
         )
     return said
 

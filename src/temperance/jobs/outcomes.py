@@ -66,8 +66,8 @@ class Method:
 class Outcome:
     """The outcome of one method: its measurements on the test part, or why there are none.
 
-    measured   every metric; NLL, ECE and accuracy, which decide, with an interval
-    draws      these three on resamples that all methods share
+    measured   every metric; NLL, ECE and accuracy, which decide, with an interval. Several labels have no accuracy
+    draws      these on resamples that all methods share
     gains      what each test sample gains over no calibration, times its weight where samples have weights
     harm       the probability that its NLL on other samples of the same kind is higher than without calibration
     mistakes   how many of its predictions are wrong
@@ -130,7 +130,9 @@ class Outcome:
         return self._rises("accuracy", other) > 0
 
     def _rises(self, metric: str, other: Outcome) -> float:
-        """How far a metric is above another's, or 0 where noise explains it."""
+        """How far a metric is above another's, or 0 where noise explains it or there is no such metric."""
+        if metric not in self.measured:
+            return 0.0
         by = self.minus(other, metric)
         return by.value if by.p_value < SIGNIFICANT else 0.0
 
@@ -206,8 +208,13 @@ class Work:
         A weight multiplies what a sample gains or loses, but it is still one sample, so the test of the gains holds for
         any weights.
         """
-        metrics = [METRICS[name] for name in MEASURED if not (self.answers and METRICS[name].of_classes)]
-        requests = {metric: metric.binned(self.n_bins) for metric in metrics}
+        several = self.test_samples is not None
+        metrics = [METRICS[name] for name in MEASURED]
+        requests = {
+            metric: metric.binned(self.n_bins)
+            for metric in metrics
+            if not (self.answers and metric.of_classes) and not (several and metric.of_decisions)
+        }
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
         ends: list[Any] = []  # the least and the largest gain that any label of a row would give
@@ -231,8 +238,9 @@ class Work:
         draws = {
             "nll": self._resamples.means(nll),
             "ece": self._resamples.calibration_errors(confidence, correct, self.n_bins),
-            "accuracy": self._resamples.means(correct),
         }
+        if not several:
+            draws["accuracy"] = self._resamples.means(correct)
         measured = {}
         for metric, options in requests.items():
             value = metric.value(totals[metric], **options)

@@ -83,6 +83,10 @@ class Evaluations(SeveralSets):
         first = next(iter(self.each.values()))
         return tuple(row.metric for row in first.rows if not row.group)
 
+    def metric_title(self, name: str) -> str:
+        """What a metric is called, as in the evaluation of each set."""
+        return next(iter(self.each.values())).metric_title(name)
+
     def ranks(self, metric: str) -> dict[str, int]:
         """The rank of each set by a metric, 1 for the best; equal sets share one. Empty if no value is better."""
         lower = METRICS[metric].lower_is_better
@@ -109,13 +113,13 @@ class Evaluations(SeveralSets):
         room = width - max(map(len, self.names)) - 14
         tabled = self.metrics[: max(FEWEST_COLUMNS, room // COLUMN)]
         ranks = {metric: self.ranks(metric) for metric in tabled}
-        table = number_table("set", "samples", *(METRICS[metric].title for metric in tabled))
+        table = number_table("set", "samples", *map(self.metric_title, tabled))
         for name, found in self.each.items():
             cells = []
             for metric in tabled:
                 rank = f" ({ranks[metric][name]})" if name in ranks[metric] else ""
                 cells.append(f"{shown(found.row(metric).value, percent=METRICS[metric].percent)}{rank}")
-            table.add_row(Text(name), f"{found.provenance.settings['n']:,}", *cells)
+            table.add_row(Text(name), f"{found.n_counted:,}", *cells)
         yield Text(self.title, style="bold")
         yield table
         more = len(self.metrics) - len(tabled)
@@ -204,7 +208,8 @@ class Comparisons(SeveralSets):
     def _standings_table(self) -> Table:
         from rich.text import Text
 
-        table = number_table("method", "mean rank", "wins", "harm", "NLL", "ECE", "accuracy", "seconds")
+        accuracy = [name for name in ("accuracy",) if name in self.standings[0].means]
+        table = number_table("method", "mean rank", "wins", "harm", "NLL", "ECE", *accuracy, "seconds")
         for standing in self.standings:
             means, rank = standing.means, standing.rank
             between = "" if math.isnan(rank.low) else f" ({rank.low:.1f} … {rank.high:.1f})"
@@ -215,7 +220,7 @@ class Comparisons(SeveralSets):
                 percent(standing.harm.value, 0),
                 shown(means["nll"], percent=False),
                 shown(means["ece"], percent=True),
-                shown(means["accuracy"], percent=True),
+                *(shown(means[name], percent=True) for name in accuracy),
                 f"failed on {plural(standing.failures, 'set')}" if standing.failures else f"{means['seconds']:.2f}",
             )
         return table
@@ -229,7 +234,7 @@ class Comparisons(SeveralSets):
             before, after = (finding.measured[method] for method in (BASELINE, finding.recommended))
             table.add_row(
                 Text(name),
-                "–" if finding.answers else f"{finding.k:,}",
+                "–" if finding.one_score else f"{finding.k:,}",
                 f"{before['nll']:.4f} → {after['nll']:.4f}",
                 f"{shown(before['ece'], percent=True)} → {shown(after['ece'], percent=True)}",
                 Text(finding.recommended),

@@ -27,7 +27,7 @@ class Standing:
     rank      by NLL, the mean over sets, 1 is the lowest NLL; equal methods (`EQUAL`) share ranks, failures are last
     wins      of all comparisons with another method on a set, the share with the lower NLL; equal counts half
     harm      the share of sets with a higher NLL than without calibration; a failure does no harm
-    means     of each metric over the sets; NaN if the method could not be fitted to all of them
+    means     over the sets, of each metric that all of them have; NaN if it could not be fitted to all of them
     failures  sets that it could not be fitted to
     """
 
@@ -71,9 +71,8 @@ def standings(
         low, wins, high = ((m - r) / max(1, m - 1) for r in (by_rank.high, by_rank.value, by_rank.low))
         fitted = [values[method] for values in sets.values() if method in values]
         whole = len(fitted) == len(sets)
-        means = {
-            name: math.fsum(each[name] for each in fitted) / len(sets) if whole else math.nan for name in fitted[0]
-        }
+        shared = [name for name in fitted[0] if all(name in each for each in fitted)]
+        means = {name: math.fsum(each[name] for each in fitted) / len(sets) if whole else math.nan for name in shared}
         found.append(
             Standing(
                 method,

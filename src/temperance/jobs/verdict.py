@@ -165,9 +165,9 @@ class Findings:
         return most < LITTLE and most < (1 - self.accuracy) / 10
 
 
-def as_class(name: str) -> str:
-    """A class in a sentence: class 3, class -1, or its own name."""
-    return f"class {name}" if name.removeprefix("-").isdigit() else name
+def as_class(name: str, what: str = "class") -> str:
+    """A class in a sentence: class 3, class -1, or its own name; or something else that has a name or a number."""
+    return f"{what} {name}" if name.removeprefix("-").isdigit() else name
 
 
 def signs_of(tally: Tally, found: Tensor) -> Tensor:

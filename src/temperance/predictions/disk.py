@@ -246,7 +246,8 @@ def _text_labels(predictions: Predictions, chosen: Format) -> Extras:
     shards = predictions.shards or (predictions,)
     origins = [shard.origin for shard in shards if shard.origin is not None]
     names = predictions.class_names
-    if chosen is safetensors or predictions.space or not predictions.has_labels or names is None or not origins:
+    numbers = chosen is safetensors or predictions.of_pixels or predictions.multilabel or not predictions.has_labels
+    if numbers or names is None or not origins:
         return {}
     place, found = places_among(names), []
     for origin in origins:

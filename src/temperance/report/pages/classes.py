@@ -39,7 +39,7 @@ def classwise_section(evaluation: Evaluation) -> Markup:
     """The worst classes as bars, a table of classes that can be searched, and the distribution of many."""
     errors = class_errors(evaluation.classwise)
     worst = worst_classes(evaluation.classwise, evaluation.class_names, LISTED_ROWS)
-    name, names, truth = words_of(evaluation)
+    name, names, truth = class_words(evaluation)
     columns = (name.capitalize(), truth, "Expected", "Too high, too low", "Error")
     k, largest = len(errors), worst[0].error
     # A full bar is the worst class, but no less than a quarter of a class's average share: small errors look small.
@@ -63,7 +63,7 @@ def classwise_section(evaluation: Evaluation) -> Markup:
     )
 
 
-def words_of(evaluation: Evaluation) -> tuple[str, str, str]:
+def class_words(evaluation: Evaluation) -> tuple[str, str, str]:
     """What is off, one and several of them, and the title of the number of samples that it is true of."""
     return ("label", "labels", "Applies to") if evaluation.multilabel else ("class", "classes", "Labels")
 
@@ -101,7 +101,7 @@ def class_changes_section(before: Evaluation, after: Evaluation) -> Markup:
     better, worse = ([entry for entry in changes if sign * entry.change > 0] for sign in (-1, 1))
     lists = [("Most improved", better[:MOST_CHANGED]), ("Most worsened", worse[: -MOST_CHANGED - 1 : -1])]
     largest = max(max(entry.before, entry.after) for entry in changes)
-    name, names, _ = words = words_of(before)
+    name, names, _ = words = class_words(before)
     few = "that few samples have" if before.multilabel else "with few labels"
     return section(
         f"What changed for which {name}?",

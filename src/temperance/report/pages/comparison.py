@@ -151,22 +151,23 @@ def _keys(found: Comparison, scale: Scale) -> list[tuple[str, str]]:
 
 
 def _ranked(found: Comparison, outcome: Outcome, scale: Scale) -> list[Cell]:
-    nll, ece, accuracy = (found.row(name, method=outcome.label) for name in ("nll", "ece", "accuracy"))
-    by = outcome.minus(found.baseline, "accuracy").value
+    nll, ece = (found.row(name, method=outcome.label) for name in ("nll", "ece"))
     name = tag("b", outcome.label) if outcome is found.recommended else outcome.label
     return [
         noted(name, remark(found, outcome)),
         _nll_strip(found, outcome, scale),
         noted(f"{nll.value:.4f}", interval_of(nll)),
         noted(value_of(ece), interval_of(ece)),
-        *(
-            []
-            if found.test.multilabel
-            else [noted(value_of(accuracy), "" if outcome is found.baseline else points(by))]
-        ),
+        *([] if found.test.multilabel else [_accuracy(found, outcome)]),
         f"{outcome.n_parameters:,}",
         f"{outcome.seconds:.2f}",
     ]
+
+
+def _accuracy(found: Comparison, outcome: Outcome) -> Markup:
+    """The accuracy of a method, and below it the change in points."""
+    by = outcome.minus(found.baseline, "accuracy").value
+    return noted(value_of(found.row("accuracy", method=outcome.label)), "" if outcome is found.baseline else points(by))
 
 
 def remark(found: Comparison, outcome: Outcome) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import NamedTuple
 
 from temperance.errors import amount, plural
 from temperance.jobs.evaluation import Evaluation
@@ -41,16 +40,9 @@ from temperance.report.page import (
 from temperance.report.pages.classes import classwise_section
 from temperance.report.svg import charts
 from temperance.report.svg.drawing import Scale
+from temperance.report.words import OF_LABELS, Words, words_of
 
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
-OFF_PREDICTIONS = (
-    ("over", "over-confident: right less often than it says"),
-    ("under", "under-confident: right more often than it says"),
-)
-OFF_LABELS = (
-    ("over", "too high: labels apply less often than it says"),
-    ("under", "too low: labels apply more often than it says"),
-)
 TOGETHER = "The labels of a sample go together, which these intervals do not know: they may be too narrow."
 RISK_KEYS = (
     (stroke("best"), "if every error were among the least confident"),
@@ -120,34 +112,11 @@ def reliability_section(evaluation: Evaluation) -> Markup:
     return section(
         words.question,
         split(
-            charts.reliability(evaluation.reliability, said=words.said, happened=words.happened),
+            charts.reliability(evaluation.reliability, words=words),
             reliability_explained(evaluation.reliability, words),
         ),
         folded("The numbers in this picture", reliability_table(evaluation.reliability, words)),
     )
-
-
-class Words(NamedTuple):
-    """What a reliability diagram is about: predictions that are right, or labels that apply."""
-
-    question: str
-    said: str
-    happened: str
-    rows: str
-    explained: str
-
-
-OF_PREDICTIONS = Words(
-    "Is the confidence right?", "confidence", "accuracy", "samples", "predictions of that confidence were right"
-)
-OF_LABELS = Words(
-    "Are the probabilities right?", "probability", "share that applies", "labels", "labels of that probability apply"
-)
-
-
-def words_of(evaluation: Evaluation) -> Words:
-    """The words for a reliability diagram of these predictions."""
-    return OF_LABELS if evaluation.multilabel else OF_PREDICTIONS
 
 
 def reliability_explained(bins: Bins, words: Words) -> Markup:
@@ -167,12 +136,13 @@ def reliability_explained(bins: Bins, words: Words) -> Markup:
             ),
             legend(
                 ("bar", f"{words.happened} in the bin"),
-                *(OFF_LABELS if words is OF_LABELS else OFF_PREDICTIONS),
+                ("over", words.over),
+                ("under", words.under),
                 *([] if bins.is_weighted else of_intervals),
                 (stroke("guide"), "perfect calibration"),
             ),
             tag("p", TOGETHER) if words is OF_LABELS and not bins.is_weighted else Markup(),
-            tag("p", f"The strip below counts the {words.rows}. A gap in a bin with many {words.rows} weighs more."),
+            tag("p", f"The strip below counts the {words.rows}. A gap in a bin with many {words.row}s weighs more."),
         ]
     )
 
@@ -261,7 +231,7 @@ def groups_section(evaluation: Evaluation) -> Markup:
     what = "label" if evaluation.multilabel else "group"
     more = f" The first {SHOWN_ROWS} of {len(rows):,} {what}s are shown." if len(rows) > SHOWN_ROWS else ""
     without = evaluation.provenance.settings["bootstrap"] and any(math.isnan(row.low) for row in rows)
-    more += f" A {what} without an interval has too few samples to say how it compares." * without
+    more += f" Where there is no interval, the samples cannot say how the {what} compares." * without
     axis = strip_axis(*(shown(end, percent=ranked.percent) for end in (scale.low, scale.high)))
     columns = (what.capitalize(), axis, *(evaluation.metric_title(name) for name in names))
     return section(
@@ -332,7 +302,7 @@ def reliability_pair(before: Evaluation, after: Evaluation, method: str) -> Mark
     figures = []
     for name, side in sides:
         caption = [tag("b", name[0].upper() + name[1:]), f" ECE\u00a0{value_of(side.row('ece'))}"]
-        chart = charts.reliability(side.reliability, most, said=words.said, happened=words.happened)
+        chart = charts.reliability(side.reliability, most, words=words)
         figures.append((join(caption), chart))
     return section(
         words.question,

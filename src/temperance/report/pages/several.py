@@ -11,7 +11,6 @@ from temperance.jobs.results import Row
 from temperance.jobs.several import Comparisons, Evaluations, SeveralSets, first_sentence
 from temperance.jobs.standings import FEWEST_SETS, Standing
 from temperance.markup import Markup, join, tag
-from temperance.metrics import METRICS
 from temperance.metrics.significance import Interval
 from temperance.report.formats import percent, percent_range, value_of
 from temperance.report.numbers import bars
@@ -31,6 +30,7 @@ from temperance.report.page import (
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg import charts
 from temperance.report.svg.standings import standings_chart
+from temperance.report.words import words_of
 from temperance.showing import listed
 
 HEADLINE = ("accuracy", "nll", "ece")
@@ -40,6 +40,7 @@ MEANS: dict[str, Callable[[float], str]] = {
     "accuracy": percent,
     "seconds": "{:.2f}".format,
 }
+TITLES = {"nll": "NLL", "ece": "ECE", "accuracy": "Accuracy", "seconds": "Seconds"}
 
 # ---------------------------------------------------------------------------------------------------------- evaluations
 
@@ -65,8 +66,10 @@ def best_section(found: Evaluations) -> Markup:
     ranked = [metric for metric in candidates if metric in found.metrics and found.ranks(metric)]
     for metric in ranked[:3]:
         names = [name for name, rank in found.ranks(metric).items() if rank == 1]
-        figures.append((f"Best {METRICS[metric].title}", value_of(found.each[names[0]].row(metric)), listed(names)))
-        best.setdefault(listed(names), []).append(METRICS[metric].title)
+        figures.append(
+            (f"Best {found.metric_title(metric)}", value_of(found.each[names[0]].row(metric)), listed(names))
+        )
+        best.setdefault(listed(names), []).append(found.metric_title(metric))
     said = "; ".join(f"{name} by {listed(titles)}" for name, titles in best.items())
     first = f"The best of {plural(len(found.names), 'set')}: {said}" if said else found.title
     return answer(f"{first}. Sets with other samples can be easier or harder, whatever the model.", figures)
@@ -77,12 +80,12 @@ def ranks_section(found: Evaluations) -> Markup:
     ranks = {metric: found.ranks(metric) for metric in found.metrics}
     rows = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
-        samples = noted(name, plural(each.provenance.settings["n"], "sample"))
+        samples = noted(name, plural(each.n_counted, each.row_name))
         rows.append([samples, *(_with_rank(each.row(metric), ranks[metric].get(name)) for metric in found.metrics)])
     return section(
         "How do they compare?",
         f"In small print: the rank among the sets, 1 is the best.{_more(found)}",
-        table(("Set", *(METRICS[metric].title for metric in found.metrics)), rows, "standings"),
+        table(("Set", *map(found.metric_title, found.metrics)), rows, "standings"),
     )
 
 
@@ -96,9 +99,10 @@ def reliabilities_section(found: Evaluations) -> Markup:
     figures = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
         caption = join([tag("b", name), tag("small", first_sentence(each.verdict))])
-        figures.append((caption, charts.reliability(each.reliability, most)))
-    keys = [("bar", "accuracy in the bin"), ("over", "over-confident"), ("under", "under-confident")]
-    return section("Is the confidence right?", legend(*keys), pair(*figures))
+        figures.append((caption, charts.reliability(each.reliability, most, words=words_of(each))))
+    words = words_of(next(iter(found.each.values())))
+    keys = [("bar", f"{words.happened} in the bin"), ("over", words.over), ("under", words.under)]
+    return section(words.question, legend(*keys), pair(*figures))
 
 
 # ---------------------------------------------------------------------------------------------------------- comparisons
@@ -126,7 +130,8 @@ def comparisons_page(found: Comparisons) -> str:
 
 def standings_section(found: Comparisons) -> Markup:
     """Every method over all sets: the picture and the numbers."""
-    columns = ("Method", "Mean rank", "Wins", "Harm", "NLL", "ECE", "Accuracy", "Seconds")
+    measured = [TITLES[name] for name in MEANS if name in found.standings[0].means]
+    columns = ("Method", "Mean rank", "Wins", "Harm", *measured)
     return section(
         "Where do the methods stand?",
         split(
@@ -151,7 +156,7 @@ def _standing_row(standing: Standing) -> list[Markup | str]:
         noted(f"{standing.rank.value:.1f}", _rank_bounds(standing.rank)),
         noted(percent(standing.wins.value, 0), _bounds(standing.wins)),
         noted(percent(standing.harm.value, 0), _bounds(standing.harm)),
-        *("–" if math.isnan(means[name]) else text(means[name]) for name, text in MEANS.items()),
+        *("–" if math.isnan(means[name]) else text(means[name]) for name, text in MEANS.items() if name in means),
     ]
 
 
@@ -168,7 +173,7 @@ def sets_section(found: Comparisons) -> Markup:
     rows = []
     for name, finding in list(found.findings.items())[:SHOWN_ROWS]:
         before, after = (finding.measured[method] for method in (BASELINE, finding.recommended))
-        classes = "" if finding.answers else f"{finding.k:,} classes, "
+        classes = "" if finding.one_score else f"{finding.k:,} classes, "
         rows.append(
             (
                 noted(name, f"{classes}{finding.split}"),

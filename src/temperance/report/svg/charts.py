@@ -32,17 +32,16 @@ from temperance.report.svg.drawing import (
     round_ticks,
     ticks_between,
 )
+from temperance.report.words import OF_PREDICTIONS, Words
 
 SMALLEST_SHARE = 1e-4  # of the largest class error; smaller errors are drawn at the left edge
 
 
-def reliability(
-    bins: Bins, most: float | None = None, *, said: str = "confidence", happened: str = "accuracy"
-) -> Markup:
+def reliability(bins: Bins, most: float | None = None, *, words: Words = OF_PREDICTIONS) -> Markup:
     """Accuracy in each confidence bin, the gap to the mean confidence, and how many samples there are.
 
-    most            top of the scale of samples, for pictures that are compared
-    said, happened  titles of the axes, for probabilities of other events
+    most   top of the scale of samples, for pictures that are compared
+    words  for probabilities of other events
     """
     found = bars(bins)
     top, strip, between = 24.0, 60.0, 42.0
@@ -54,25 +53,25 @@ def reliability(
     return picture(
         counts.start + 42,
         f"Reliability diagram with {len(found)} bins that are not empty; the table below has its numbers.",
-        label(0, 12, happened),
+        label(0, 12, words.happened),
         plot.y_axis(FIFTHS),
-        join(_reliability_bar(plot, bar) for bar in found),
+        join(_reliability_bar(plot, bar, words) for bar in found),
         plot.line([(0, 0), (1, 1)], "guide"),
         join(_interval(plot, bar) for bar in found),
-        label(0, counts.end - 14, "samples (square-root scale)"),
+        label(0, counts.end - 14, f"{words.rows} (square-root scale)"),
         samples.y_axis(ticks, _compact),
-        join(tag("g", _hint(bar), samples.box(bar.left, bar.right, 0, bar.count, "bar")) for bar in found),
-        samples.x_axis(FIFTHS, said),
+        join(tag("g", _hint(bar, words), samples.box(bar.left, bar.right, 0, bar.count, "bar")) for bar in found),
+        samples.x_axis(FIFTHS, words.said),
     )
 
 
-def _reliability_bar(plot: Plot, bar: Bar) -> Markup:
+def _reliability_bar(plot: Plot, bar: Bar, words: Words) -> Markup:
     """A bar as high as the accuracy; a narrower one spans the gap from there to the mean confidence."""
     low, high = sorted((bar.accuracy, bar.confidence))
     gap = ("over" if bar.over else "under") + (" chance" if bar.chance else "")
     return tag(
         "g",
-        _hint(bar),
+        _hint(bar, words),
         plot.box(bar.left, bar.right, 0, bar.accuracy, "bar"),
         plot.box(bar.left, bar.right, low, high, gap, width=GAP_WIDTH),
     )
@@ -85,13 +84,13 @@ def _interval(plot: Plot, bar: Bar) -> Markup:
     return join([plot.line([(bar.confidence, bar.low), (bar.confidence, bar.high)], "whisker"), dot])
 
 
-def _hint(bar: Bar) -> Markup:
+def _hint(bar: Bar, words: Words = OF_PREDICTIONS) -> Markup:
     """What the browser shows when a pointer rests on a bar."""
     within = "" if math.isnan(bar.low) else f" (95{PERCENT} interval {percent_range(bar.low, bar.high, 1)})"
     return tag(
         "title",
-        f"confidence {percent_range(bar.left, bar.right, 1)}: {plural(bar.count, 'sample')}, "
-        f"says {percent(bar.confidence)}, right {percent(bar.accuracy)}{within}",
+        f"{words.said} {percent_range(bar.left, bar.right, 1)}: {plural(bar.count, words.row)}, "
+        f"says {percent(bar.confidence)}, {words.outcome} {percent(bar.accuracy)}{within}",
     )
 
 

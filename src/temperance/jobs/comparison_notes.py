@@ -1,0 +1,97 @@
+"""What a reader of a comparison should know besides the verdict: one sentence or two for each reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from temperance.calibrators import priors
+from temperance.jobs.floor import Floored
+from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_label_outcome, one_outcome
+from temperance.jobs.measuring import checked_batches
+from temperance.jobs.statistics import OF_PIXELS
+from temperance.jobs.verdict import as_class
+from temperance.metrics.significance import ENOUGH, not_enough
+from temperance.metrics.tally import Tally, tallied
+
+if TYPE_CHECKING:
+    from temperance.jobs.comparison import Comparison
+
+
+def notes(found: Comparison) -> tuple[str, ...]:
+    """All notes, the most important first."""
+    floored = Floored.of(found.test, calibrated=False)
+    labels = LabelCounts(torch.zeros(found.test.k, dtype=torch.int64))
+    tallies: list[Tally] = []
+    for _ in tallied(labels.seen(floored.counted(checked_batches(found.test), logits=True)), tallies):
+        pass
+    nll = found.baseline.measured["nll"].value
+    zeros = (
+        floored.note(nll, found.test.n, "label" if found.test.multilabel else found.test.row_name) if floored.n else ""
+    )
+    if zeros and found.test.from_logits:
+        zeros += " `temperance evaluate` has no such floor for logits."
+    pixels = OF_PIXELS if found.test.of_pixels else ""
+    told = not found.test.has_weights and not found.test.multilabel
+    about_labels = _one_class(found) or (labels.unrelated(tallies[1]) if told else "")
+    at_bound = "" if about_labels else _at_bound(found)
+    return tuple(filter(None, (zeros, about_labels, at_bound, _untold(found), _imbalance(found), pixels, _slow(found))))
+
+
+def _one_class(found: Comparison) -> str:
+    """A sentence about parts whose labels are all of one class."""
+    known = {"to fit on": found.fit.labels.aminmax(), "to measure on": found.test.labels.aminmax()}
+    alone = {name: int(labels.min) for name, labels in known.items() if int(labels.min) == int(labels.max)}
+    if not alone or found.test.n < ENOUGH_LABELS:
+        return ""
+    part, label = next(iter(alone.items()))
+    both = list(alone.values()) == [label, label]
+    of_what = "" if both else f" of the part {part}"
+    if found.test.multilabel:
+        return one_label_outcome(label, of_what)
+    if found.test.one_score:
+        return one_outcome(label, of_what)
+    name = found.test.class_names[label] if found.test.class_names else str(label)
+    return one_class(as_class(name), of_what)
+
+
+def _at_bound(found: Comparison) -> str:
+    """A sentence about logits that are too small, or too uneven, for any allowed temperature."""
+    plain = next((each.fitted.info for each in found.ranked if each.fitted and each.label == "temperature"), {})
+    return f"For temperature, {plain['caution']}." if plain.get("at_bound") else ""
+
+
+def _slow(found: Comparison) -> str:
+    """A sentence about methods that were left out."""
+    if not found.left_out:
+        return ""
+    return (
+        f"With {found.test.k:,} classes, these methods would take minutes each and are left out unless they are "
+        f"named: {', '.join(found.left_out)}."
+    )
+
+
+def _untold(found: Comparison) -> str:
+    """A sentence about right or wrong predictions that are too few to tell methods apart."""
+    n = found.baseline.n
+    missing = not_enough(n - found.baseline.mistakes, n)
+    if not found.any_fitted or found.tells_apart or not missing:
+        return ""
+    if found.test.multilabel:
+        missing = f"labels that apply to {ENOUGH} samples and do not apply to {ENOUGH}, on average"
+    return f"There are no intervals, and methods cannot be told apart: both need {missing}."
+
+
+def _imbalance(found: Comparison) -> str:
+    """A sentence about an imbalanced fit part and what to do, unless the recommended method has a prior."""
+    names = found.fit.class_names and [as_class(name) for name in found.fit.class_names]
+    imbalance = priors.imbalance_of(torch.bincount(found.fit.labels, found.fit.weights), names)
+    method = found.recommended.method
+    if not imbalance or "prior" in method.settings or found.test.one_score:
+        return ""
+    name = "auto" if found.recommended is found.baseline else method.label
+    return (
+        f"The fit part is imbalanced ({imbalance}): if class frequencies in use differ, give them as a prior, "
+        f"for example temperance fit {name} FIT -o CAL --prior uniform."
+    )
