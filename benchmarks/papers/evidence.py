@@ -107,6 +107,7 @@ def situations() -> str:
         ("held-out predictions, like those in use", "`temperance fit auto`", _quality("auto", "temperature")),
         ("the same, and the predicted class must not change", "`order-preserving`", _quality("order-preserving")),
         ("50 to 200 samples to fit on", "`auto`, or `temperature` for simplicity", _few()),
+        ("samples in groups that are known in use, or with several labels", "`grouped`", _grouped()),
         ("fitted on a long tail, classes equally common in use", "`auto` with `--prior uniform`", _long_tail()),
         ("you train a network anyway", "CutMix (`--mix cutmix`), then `auto`", _training("cutmix", "crl", "acls")),
         ("no samples to fit a calibrator on", "`acls:margin=10` or dual focal loss", _alone("acls", "dual-focal")),
@@ -133,6 +134,16 @@ def _few() -> str:
         for method in ("auto", "temperature", "identity")
     ]
     return f"NLL with 100 samples, the same sets: {', '.join(texts)}"
+
+
+def _grouped() -> str:
+    found = [line for line in read(RESULTS / "groups.jsonl") if not line["size"]]
+    texts = []
+    for method in ("grouped", "auto", "identity"):
+        mine = [line for line in found if line["method"] == method]
+        off = fmean(line["off"] / line["groups"] for line in mine)
+        texts.append(f"{method} {fmean(line['nll'] for line in mine):.3f} and {100 * off:.0f} %")
+    return f"NLL and groups that are off, mean of {len(mine)} sets: {'; '.join(texts)}"
 
 
 def _long_tail() -> str:
