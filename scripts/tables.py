@@ -22,6 +22,7 @@ from benchmarks.quality import (  # noqa: E402
     answers,
     classifiers,
     coverage,
+    decisions,
     digits,
     few,
     groups,
@@ -79,6 +80,7 @@ FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
     "keep": ("keep.jsonl", keep.markdown),
     "answers": ("answers.jsonl", answers.markdown),
     "groups": ("groups.jsonl", groups.markdown),
+    "decisions": ("decisions.jsonl", decisions.markdown),
 }
 FOUND_BY_FAMILY: dict[str, tuple[str, Callable[[list[dict[str, Any]], str], str]]] = {
     "leaderboard": ("leaderboard.jsonl", leaderboard.markdown),
