@@ -1,5 +1,6 @@
 """Evaluating: the same numbers as the metrics alone, whatever the source, and a verdict that fits them."""
 
+import dataclasses
 import io
 import json
 import math
@@ -156,6 +157,19 @@ def test_groups(tmp_path: Path) -> None:
     Console(file=out, width=160).print(found)
     assert out.getvalue().count("Expected calibration error") == 1  # explained once, not for each group
     assert re.findall(r"│ (all|a|b) +│ +(\d+) │", out.getvalue()) == [("all", "300"), ("a", "200"), ("b", "100")]
+
+
+def test_very_many_groups_have_fewer_resamples() -> None:
+    """An interval takes a moment, and there is one for every metric and group."""
+    logits, labels = random_predictions(8_400, 3)
+    of_group = Predictions.of(logits, labels, from_logits=True, groups=np.arange(8_400) % 140)
+    found = evaluate(of_group, by_group=True, bootstrap=500, metrics=["nll"])
+    assert "With 140 groups, the intervals of each rest on 357 resamples instead of 500." in found.notes
+    assert found.row("nll") == dataclasses.replace(
+        evaluate(of_group, bootstrap=500, metrics=["nll"]).row("nll"), seconds=found.row("nll").seconds
+    )
+    few = evaluate(of_group, by_group=True, bootstrap=300, metrics=["nll"])
+    assert not any("resamples instead" in note for note in few.notes)
 
 
 def test_small_groups_are_said_to_be_small() -> None:

@@ -32,7 +32,7 @@ from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import bounded, can_be_bounded, enough_of_both, resample
+from temperance.metrics.significance import FEWEST_RESAMPLES, bounded, can_be_bounded, enough_of_both, resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import Tally
 from temperance.predictions import Predictions
@@ -44,6 +44,9 @@ from temperance.threads import one_thread
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = "The samples have weights. There is no verdict, because its tests are for samples that count equally"
+
+# With more than a hundred groups, each has fewer resamples: an interval takes their time for every metric and group.
+MOST_DRAWS = 50_000
 
 Measure = Callable[[Sequence[Request]], list[Parts]]
 
@@ -321,9 +324,13 @@ def evaluation(
     rows: list[Row] = []
     steps = 2 * len(found.groups) * len(requests)
     shown_groups = {name: group for name, group in found.groups.items() if name is None or measuring.by_group}
+    n_groups = len(shown_groups) - 1
+    of_group = min(bootstrap, max(FEWEST_RESAMPLES, MOST_DRAWS // max(1, n_groups)))
+    what = "labels" if measuring.multilabel else "groups"
+    fewer = f"With {n_groups:,} {what}, the intervals of each rest on {of_group} resamples instead of {bootstrap:,}."
     for name, group in shown_groups.items():
         right = round(group.n * found.accuracy(name))
-        resamples = bootstrap if enough_of_both(right, group.n) else 0
+        resamples = (bootstrap if name is None else of_group) if enough_of_both(right, group.n) else 0
         gap = None
         if len(requests) > len(measuring.metrics):
             (by, with_bins), gap_parts = requests[-1], group.parts[-1]
@@ -366,7 +373,7 @@ def evaluation(
         provenance=Provenance.of(found.inputs, settings, seed),
         class_names=names,
         tallies=found.tallies,
-        notes=notes(found, rows, names, intervals=bootstrap > 0),
+        notes=(*notes(found, rows, names, intervals=bootstrap > 0), *[fewer] * (of_group < bootstrap)),
         _pictures=pictures,
         label_tally=found.label_tally,
     )

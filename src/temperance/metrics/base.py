@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal, Required, TypedDict, Unpack, cast
 
@@ -148,12 +148,17 @@ class Metric:
 
     def value(self, stats: Statistic, **options: Any) -> float:
         """The value of the metric, from its statistic."""
+        return next(self.values([stats], **options))
+
+    def values(self, several: Iterable[Statistic], **options: Any) -> Iterator[float]:
+        """The values of the metric, from several statistics, such as those of resamples."""
         self.check(options)
         own = {name: options.get(name, value) for name, value in self.value_options.items()}
-        with one_thread(where=self.quadratic or stats.nbytes > 8 * SERIAL_VALUES):
-            if self.whole_weights and isinstance(stats, Samples):
-                stats = stats.repeated()
-            return float(self.of_stats(stats.settled(), **own))
+        for stats in several:
+            with one_thread(where=self.quadratic or stats.nbytes > 8 * SERIAL_VALUES):
+                given = stats.repeated() if self.whole_weights and isinstance(stats, Samples) else stats
+                found = float(self.of_stats(given.settled(), **own))
+            yield found
 
     @cached_property
     def settings(self) -> Mapping[str, Setting]:

@@ -269,7 +269,7 @@ def resample(
         drawn = (rows.redrawn(size, generator, paired=paired) for _ in range(n_resamples))
     elif isinstance(parts.stats, Additive):
         drawn, share = parts.stats.resampled(part_weights(parts.n_parts, n_resamples, generator)), 1.0
-    return Draws(torch.tensor([metric.value(stats, **options) for stats in drawn], dtype=torch.float64), share)
+    return Draws(torch.tensor(list(metric.values(drawn, **options)), dtype=torch.float64), share)
 
 
 def _most_rows(metric: Metric, rows: Samples) -> int:
