@@ -20,7 +20,7 @@ from temperance.metrics.batch import Batch
 from temperance.metrics.bins import Cells, SparseBins
 from temperance.metrics.gather import FEWEST_PARTS, N_PARTS, Gatherer, Parts, Request
 from temperance.metrics.significance import LINEAR_ROWS
-from temperance.metrics.statistic import Additive, Statistic
+from temperance.metrics.statistic import Additive, Samples, Statistic
 from temperance.metrics.tally import Tally, tally_by
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
@@ -144,7 +144,7 @@ class _Split:
             return Parts(whole, self.n_parts), [Parts(each, self.n_parts) for each in labels]
         order = (self.row_part // self.n_parts).argsort(stable=True)
         ends = torch.bincount(self.row_part // self.n_parts, minlength=self.n_labels).cumsum(0).tolist()
-        rows = stats.select(order)  # type: ignore[attr-defined]
+        rows = cast(Samples, stats).select(order)
         part = (self.row_part % self.n_parts)[order]
         few = self._drawn(self.n_samples)
         labels_of = [
