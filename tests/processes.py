@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from multiprocessing import set_forkserver_preload
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -72,7 +73,16 @@ def worker(rank: int, n_processes: int, folder: Path) -> None:
                 loss = make(cls, sum(sizes), reduction=reduction)
                 found[f"{cls.name} {reduction} {case}"] = step(loss, model, rows)
     torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
+    leave()
+
+
+def leave() -> NoReturn:
+    """End this process of a group when all have come this far, without taking the group apart.
+
+    Torch can wait for ever there: the main thread, with Python's lock, for a thread of the group that needs this lock.
+    """
+    dist.barrier()
+    os._exit(0)
 
 
 def run(folder: Path, n_processes: int = 2) -> list[dict[str, dict[str, Tensor]]]:
@@ -104,4 +114,4 @@ def synced(rank: int, pieces: list[tuple[Tensor, Tensor]], folder: Path) -> None
             found.update(logits, labels)
         values[name] = float(found.compute())
     (folder / str(rank)).write_text(json.dumps(values))
-    dist.destroy_process_group()
+    leave()
