@@ -112,6 +112,19 @@ def test_intervals_need_mistakes(wrong: int, said: str) -> None:
         assert math.isnan(interval(METRICS["nll"], probs, truth, n_resamples=20).low) == bool(said)
 
 
+def test_intervals_need_mistakes_whatever_these_weigh_and_whatever_is_measured() -> None:
+    probs, labels = confident(600, 0.1)
+    right = (labels == 0).numpy()
+    few = evaluate(probs, labels, weights=np.where(right, 0.01, 1.5) * (right | (np.cumsum(~right) <= 4)), bootstrap=20)
+    assert "There are no intervals: they need 20 right and 20 wrong predictions, and 4 are wrong." in few.notes
+    light = evaluate(probs, labels, weights=np.where(right, 1.5, 0.01), bootstrap=20)
+    assert not any("intervals" in note for note in light.notes) and not math.isnan(light.row("ece").low)
+    data = Predictions.of(probs, labels, groups=np.where(right & (np.arange(600) % 2 == 0), "all right", "others"))
+    found = evaluate(data, by_group=True, bootstrap=20, metrics=["ece"])
+    assert [math.isnan(found.row("ece", group=name).low) for name in ("all right", "others")] == [True, False]
+    assert found.notes[1].startswith("1 of 2 groups has no intervals")
+
+
 def test_the_interval_of_the_ece_is_not_below_that_of_the_gap() -> None:
     for seed in range(5):
         logits, labels = random_predictions(300, 3, seed, sharpness=1.6)

@@ -329,8 +329,8 @@ def evaluation(
     what = "labels" if measuring.multilabel else "groups"
     fewer = f"With {n_groups:,} {what}, the intervals of each rest on {of_group} resamples instead of {bootstrap:,}."
     for name, group in shown_groups.items():
-        right = round(group.n * found.accuracy(name))
-        resamples = (bootstrap if name is None else of_group) if enough_of_both(right, group.n) else 0
+        enough = enough_of_both(found.right(name), group.n)
+        resamples = (bootstrap if name is None else of_group) if enough else 0
         gap = None
         if len(requests) > len(measuring.metrics):
             (by, with_bins), gap_parts = requests[-1], group.parts[-1]

@@ -26,7 +26,7 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     row_name = "label" if measuring.multilabel else measuring.row_name
     said = [found.floored.note(nll, n, row_name)] if found.floored.n and nll is not None else []
-    missing = not_enough(round(n * found.accuracy(None)), n)
+    missing = not_enough(found.right(None), n)
     if measuring.multilabel:
         return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
     if not measuring.has_weights:
@@ -56,17 +56,14 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
         for names, word in ((never, "never"), (always, "always"))
         if names
     ]
-    few = sum(
-        not enough_of_both(round(found.groups[name].n * share), found.groups[name].n) for name, share in shares.items()
-    )
+    few = sum(not enough_of_both(found.right(name), found.groups[name].n) for name in shares)
     if few:
         said.append(
             f"{few:,} of {len(shares):,} labels {'applies' if few == 1 else 'apply'} to fewer than {ENOUGH} samples, "
             f"or to all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration "
             "error of so few can be high by chance alone."
         )
-    right = round(found.n * found.accuracy(None))
-    if intervals and not enough_of_both(right, found.n):
+    if intervals and not enough_of_both(found.right(None), found.n):
         said.append(
             f"There are no intervals: they need {ENOUGH} pairs of sample and label in which the label applies, and "
             f"{ENOUGH} in which it does not."
@@ -95,7 +92,7 @@ def _groups_off(found: Statistics) -> str:
 def _small_groups(found: Statistics) -> str:
     """Which groups have no intervals, so that none is called worse than another by chance."""
     groups = {name: group.n for name, group in found.groups.items() if name is not None}
-    few = sum(not enough_of_both(round(n * found.accuracy(name)), n) for name, n in groups.items())
+    few = sum(not enough_of_both(found.right(name), n) for name, n in groups.items())
     if not few:
         return ""
     return (

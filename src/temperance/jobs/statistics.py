@@ -123,15 +123,9 @@ class Statistics:
         n = self.measuring.k if self.label_tally is None else len(self.label_tally.count)
         return known or tuple(map(str, range(n)))
 
-    def accuracy(self, group: str | None) -> float:
-        """The accuracy in a group, if that is measured, and otherwise that of all rows."""
-        for (metric, options), parts in zip(self.measuring.requests, self.groups[group].parts, strict=True):
-            if metric.name == "accuracy":
-                return metric.value(parts.whole, **options)
-        tally = self.groups[group].tally
-        if self.measuring.multilabel and tally is not None:
-            return float(tally.accuracy)
-        return float(self.tallies[0].hits.sum() / self.tallies[0].count.sum())
+    def right(self, group: str | None) -> int:
+        """How many predictions of a group, or of all rows, are right, whatever their weights."""
+        return int((self.groups[group].tally or self.tallies[0]).hits.sum())
 
     def __add__(self, other: Statistics) -> Statistics:
         return total([self, other])
