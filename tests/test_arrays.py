@@ -22,6 +22,7 @@ LABELS = np.array([0, 1])
         (np.array([[2.0, -1.0, 0.5], [0.1, 3.0, 1.0]]), LABELS, r"row 0 contains -1.*from_logits=True"),
         (np.array([[0.9, 0.9, 0.9], [0.1, 0.8, 0.1]]), LABELS, r"row 0 sums to 2.7.*from_logits=True"),
         ([[90.0, 10.0], [20.0, 80.0]], [0, 1], "row 0 sums to 100. If these are percentages, divide them by 100"),
+        ([[33.0, 33.0, 33.0, 3.0], [98.0, 0.0, 0.0, 0.0]], [0, 1], "row 0 sums to 102. If these are percentages"),
         (
             np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.3]]),
             LABELS,

@@ -190,7 +190,12 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
             "probs_0,probs_1,label\n\n0.1,0.9,1\n0.2,oops,0\n",
             "probs_1 must be a number in each line; line 4 has 'oops'",
         ),
-        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,,0\n", "probs_1 must be a number in each line; line 3 has ''"),
+        (
+            "probs_0,probs_1,label\n0.1,0.9,1\n0.2,,0\n",
+            "probs_1 must be a number in each line; line 3 has ''; fill it in, or",
+        ),
+        ("probs_0,probs_1,label\n10%,90 %,1\n", "line 2 has '10%'; write 0.87 for 87 %"),
+        ('probs_0,probs_1,label\n0.1,"0,9",1\n', "line 2 has '0,9'; decimals need a point"),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,1.5\n", "line 3 has '1.5'"),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,nan\n", "line 3 has 'nan'"),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,1e300\n", "line 3 has '1e300'"),
@@ -226,7 +231,7 @@ def test_csv_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes("probs_0,probs_1,label,group\n0.5,0.5,1,größte\n".encode("latin-1"))
     assert "expected text in UTF-8; line 2 is not" in refusal(tmp_path / "p.csv")
     (tmp_path / "p.csv").write_bytes("probs_0,probs_1,label\n0.5,0.5,1\n".encode("utf-16"))
-    assert "expected text in UTF-8; line 1 is not" in refusal(tmp_path / "p.csv")
+    assert "expected text in UTF-8; line 1 is not. Save the file as UTF-8" in refusal(tmp_path / "p.csv")
 
 
 @pytest.mark.usefixtures("either_parser")

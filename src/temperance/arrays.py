@@ -271,7 +271,8 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
     i = int(bad[0])
     what = f"contains {float(rows[i].amin()):.4g}" if float(rows[i].amin()) < 0 else f"sums to {float(total[i]):.6g}"
     hint = "If these are logits, pass from_logits=True"
-    if bool((rows >= 0).all()) and bool(((total - 100).abs() <= 1).all()):
+    rounding = min(max(1, rows.shape[1] / 2), 5)  # of percentages without decimals
+    if bool((rows >= 0).all()) and bool(((total - 100).abs() <= rounding).all()):
         hint = "If these are percentages, divide them by 100"
     elif bool(((rows >= 0) & (rows <= 1)).all()):
         hint += (

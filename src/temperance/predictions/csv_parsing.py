@@ -121,9 +121,17 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
 
 def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
     line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if as_number(cells[i]) is None)
-    return InputError(
-        f"{excerpt([table.header[i]])} must be a number in each line; line {line} has {excerpt([repr(cell)])}"
-    )
+    came = f"{excerpt([table.header[i]])} must be a number in each line; line {line} has {excerpt([repr(cell)])}"
+    return InputError(f"{came}{_remedy(cell.strip())}")
+
+
+def _remedy(cell: str) -> str:
+    """What to do about a cell that is not a number."""
+    if not cell:
+        return "; fill it in, or leave the row out"
+    if cell.endswith("%"):
+        return "; write 0.87 for 87 %"
+    return "; decimals need a point" if as_number(cell.replace(",", ".")) is not None else ""
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -135,7 +143,9 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if cells:
                     yield reader.line_num, cells
         except UnicodeDecodeError:
-            raise InputError(f"expected text in UTF-8; line {_first_other_line(path)} is not") from None
+            raise InputError(
+                f"expected text in UTF-8; line {_first_other_line(path)} is not. Save the file as UTF-8"
+            ) from None
 
 
 def open_text(path: Path, mode: str, encoding: str) -> IO[str]:
