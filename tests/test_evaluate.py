@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -170,6 +171,23 @@ def test_groups(tmp_path: Path) -> None:
     Console(file=out, width=160).print(found)
     assert out.getvalue().count("Expected calibration error") == 1  # explained once, not for each group
     assert re.findall(r"│ (all|a|b) +│ +(\d+) │", out.getvalue()) == [("all", "300"), ("a", "200"), ("b", "100")]
+
+
+def test_groups_are_measured_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group has the values of its rows alone, however its rows are spread over the blocks."""
+    monkeypatch.setattr("temperance.jobs.measuring.CHUNK_VALUES", 30)
+    logits, labels = random_predictions(1_000, 3)
+    groups = np.random.default_rng(0).permutation(np.repeat(["a", "b", "c"], [700, 280, 20]))
+    data = Predictions.of(logits, labels, from_logits=True, groups=groups)
+    reading = Mock(side_effect=data.chunks)
+    monkeypatch.setattr(Predictions, "chunks", reading)
+    found = evaluate(data, by_group=True, bootstrap=0, metrics=METRICS.names)
+    assert reading.call_count == 2  # the sizes of the groups, then their values
+    monkeypatch.undo()
+    for name in ("a", "b", "c"):
+        alone = evaluate(data.select(groups == name), bootstrap=0, metrics=METRICS.names)
+        for row in alone.rows:
+            assert found.row(row.metric, group=name).value == pytest.approx(row.value, rel=1e-6, nan_ok=True), row
 
 
 def test_very_many_groups_have_fewer_resamples() -> None:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
-from temperance.jobs.measuring import checked_batches, group_sizes
+from temperance.jobs.measuring import batches_by_group
 from temperance.jobs.notes import group_name
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.statistics import OF_PIXELS
@@ -211,14 +210,15 @@ def abstain(
     data.need_one_label()
     if data.has_weights:
         raise InputError(f"{data.subject} have weights, and the promise is for samples that count equally; remove them")
-    groups: list[str | None] = [*group_sizes(data)] if by_group else [None]
-    counted = [(group_name(group), _counted(data, group, calibrator)) for group in groups]
+    counted = _counted(data, calibrator, by_group=by_group)
     allowed = (1 - level) / len(counted)
     made_by = calibrator.name if calibrator else data.calibrated_by
     settings = {"risk": risks, "level": level, "by_group": by_group, "n": data.n, "k": data.k}
     return Abstention(
-        rules=tuple(rule_for(each, risk, allowed, group) for group, each in counted for risk in risks),
-        curves=tuple(curve_of(each) for _, each in counted),
+        rules=tuple(
+            rule_for(each, risk, allowed, group_name(group)) for group, each in counted.items() for risk in risks
+        ),
+        curves=tuple(curve_of(each) for each in counted.values()),
         level=level,
         source=data.source,
         n=data.n,
@@ -228,11 +228,17 @@ def abstain(
     )
 
 
-def _counted(data: Predictions, group: str | None, calibrator: Calibrator | None) -> Tensor:
-    """How many samples of a group reach each threshold, and how many of these are wrong."""
+def _counted(data: Predictions, calibrator: Calibrator | None, *, by_group: bool) -> dict[str | None, Tensor]:
+    """For each group, or all samples under None: how many reach each threshold, and how many of these are wrong."""
+    if by_group:
+        data.need_groups()
+    found: dict[str | None, Tensor] = {}
     with data.located(), one_thread(where=calibrator is None):
-        blocks = checked_batches(data, group=group, calibrator=calibrator)
-        return torch.stack([counts(batch.confidence.cpu(), batch.correct.cpu()) for batch in blocks]).sum(0)
+        for group, batch in batches_by_group(data, by_group=by_group, calibrator=calibrator):
+            if (group is None) != by_group:
+                more = counts(batch.confidence.cpu(), batch.correct.cpu())
+                found[group] = found[group] + more if group in found else more
+    return dict(sorted(found.items(), key=lambda item: item[0] or ""))
 
 
 def why_none(rule: Rule) -> str:

@@ -296,7 +296,7 @@ def evaluate(
 
     def measure(requests: Sequence[Request]) -> list[Parts]:
         with one_thread(where=calibrator is None):
-            return list(gathered(checked_batches(data, calibrator=calibrator), data.n, requests).parts)
+            return list(gathered(checked_batches(data, calibrator=calibrator), data.n, requests))
 
     measured = evaluation(
         found, data.source, bootstrap=bootstrap, level=level, seed=seed, measure=measure, progress=progress

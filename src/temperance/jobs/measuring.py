@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
@@ -17,7 +19,8 @@ from temperance.jobs.labelwise import gathered_by_label
 from temperance.jobs.statistics import Group, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
-from temperance.metrics.gather import Gatherer, Request
+from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.statistic import Running
 from temperance.metrics.stats import NBins
 from temperance.metrics.tally import MOST_BINS, Tally, confidence_tally, tallied
 from temperance.numerics import is_whole
@@ -36,6 +39,10 @@ OF_LABELS = ("nll", "brier", "confidence-gap", "ece", "adaptive-ece", "failure-a
 
 # Values that are read at a time.
 CHUNK_VALUES = 1 << 19
+CHUNKS_BY_GROUP = 16  # at once, where rows are split into groups
+
+# Where the rows of each group are, and of all rows under None.
+Places = dict[str | None, Sequence[slice | Tensor]]
 
 
 def statistics_of(
@@ -96,41 +103,77 @@ def statistics_of(
         inputs = {data.source: data.fingerprint}
         pair = (tallies[0], tallies[1])
         return Statistics(measuring, groups, pair, floored, labels, inputs, of_labels.tally, of_labels.n_samples)
-    for group, n in sizes.items():
-        progress(len(groups), 2 * len(sizes), f"reading {data.source}")
-        found = checked_batches(data, group=group, calibrator=calibrator)
-        if group is None:
-            found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
-        generator = torch.Generator().manual_seed(seed) if intervals else None
-        with data.located(), one_thread(where=calibrator is None):  # a calibrator may use all threads
-            groups[group] = gathered(found, n, requests, generator, of_block=of_block, tally=group is not None)
+    progress(0, 2, f"reading {data.source}")
+    gathering = {
+        name: Gathering(
+            n,
+            requests,
+            torch.Generator().manual_seed(seed) if intervals else None,
+            of_block=of_block,
+            tally=name is not None,
+            sets=1 if name is None else len(sizes) - 1,
+        )
+        for name, n in sizes.items()
+    }
+    found = _of_all(batches_by_group(data, by_group=by_group, calibrator=calibrator), gathering)
+    with data.located(), one_thread(where=calibrator is None):  # a calibrator may use all threads
+        for batch in tallied(labels.seen(floored.counted(found)), tallies, n_bins):
+            gathering[None].add(batch)
+        groups = {name: gathering.pop(name).group() for name in sizes}
     inputs = {data.source: data.fingerprint}
     return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, labels, inputs)
 
 
-def gathered(
-    found: Iterable[Batch],
-    n: int,
-    requests: Sequence[Request],
-    generator: torch.Generator | None = None,
-    *,
-    of_block: bool = False,
-    tally: bool = False,
-) -> Group:
-    """Each metric's statistic of n rows, in one pass; with a generator, of the parts that the rows are assigned to.
+class Gathering:
+    """Gathers each metric's statistic of n rows; with a generator, of the parts that the rows are assigned to.
 
-    Rows of weight 0 do not count. With `tally`, they are also tallied, all in one entry.
+    Rows of weight 0 do not count. With `tally`, they are also tallied, all in one entry. `sets` is that of `Gatherer`.
     """
-    in_parts = generator is not None
-    # Rows of a block are sorted when all blocks are there.
-    gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
-    total: Tally | None = None
+
+    def __init__(
+        self,
+        n: int,
+        requests: Sequence[Request],
+        generator: torch.Generator | None = None,
+        *,
+        of_block: bool = False,
+        tally: bool = False,
+        sets: int = 1,
+    ) -> None:
+        in_parts = generator is not None
+        # Rows of a block are sorted when all blocks are there.
+        self._gatherer = Gatherer(
+            requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator, sets=sets
+        )
+        self._tally, self._total = tally, Running()
+
+    def add(self, batch: Batch) -> None:
+        """Add rows."""
+        self._gatherer.add(batch)
+        if self._tally:
+            self._total.add(confidence_tally(batch, 1))
+
+    def group(self) -> Group:
+        """The statistics of everything so far."""
+        parts = tuple(self._gatherer.results())
+        return Group(self._gatherer.n_seen, parts, cast(Tally, self._total.total) if self._tally else None)
+
+
+def gathered(found: Iterable[Batch], n: int, requests: Sequence[Request]) -> tuple[Parts, ...]:
+    """Each metric's statistic of n rows, in one pass."""
+    gathering = Gathering(n, requests)
     for batch in found:
-        gatherer.add(batch)
-        if tally:
-            more = confidence_tally(batch, 1)
-            total = more if total is None else total + more
-    return Group(gatherer.n_seen, tuple(gatherer.results()), total)
+        gathering.add(batch)
+    return gathering.group().parts
+
+
+def _of_all(found: Iterable[tuple[str | None, Batch]], gathering: Mapping[str | None, Gathering]) -> Iterator[Batch]:
+    """Pass on the batches of all rows; those of a group are gathered here."""
+    for name, batch in found:
+        if name is None:
+            yield batch
+        else:
+            gathering[name].add(batch)
 
 
 def group_sizes(data: Predictions) -> dict[str, int]:
@@ -218,26 +261,47 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
             )
 
 
-def checked_batches(
-    data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
-) -> Iterator[Batch]:
-    """Predictions in checked blocks; if asked, only those of one group, and calibrated."""
+def checked_batches(data: Predictions, *, calibrator: Calibrator | None = None) -> Iterator[Batch]:
+    """Predictions in checked blocks; if asked, calibrated."""
+    return (batch for _, batch in batches_by_group(data, by_group=False, calibrator=calibrator))
+
+
+def batches_by_group(
+    data: Predictions, *, by_group: bool = True, calibrator: Calibrator | None = None
+) -> Iterator[tuple[str | None, Batch]]:
+    """Predictions in checked blocks: all rows as they come, under None, and by group once more under its name.
+
+    The rows of a group are collected from many blocks, because there may be hundreds of groups.
+    """
     data.need_labels()
     if calibrator is not None:
         check_classes(calibrator, data)
     first_row = 0
-    for scores, labels, groups, weights in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):
-        size = len(labels)
+    step = max(1, CHUNK_VALUES // data.k)
+    for scores, labels, groups, weights in data.hashed(data.chunks(step * CHUNKS_BY_GROUP if by_group else step)):
         from_logits = data.from_logits
-        if group is not None:
-            mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
-            scores, labels, weights = scores[mine], labels[mine], None if weights is None else weights[mine]
-            groups = cast(Text, groups)[mine.cpu().numpy()]
         if calibrator is not None:
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.probs_of(logits, groups), False
-        if len(labels):
-            yield from batches(
-                scores, labels, from_logits=from_logits, first_row=first_row, weights=weights, answers=data.one_score
-            )
-        first_row += size
+        places: Places = {None: [slice(i, i + step) for i in range(0, len(labels), step)]}
+        if by_group:
+            places |= _of_groups(cast(Text, groups), labels.device)
+        for name, several in places.items():
+            for rows in several:
+                for batch in batches(
+                    scores[rows],
+                    labels[rows],
+                    from_logits=from_logits,
+                    first_row=first_row + (rows.start if isinstance(rows, slice) else 0),
+                    weights=None if weights is None else weights[rows],
+                    answers=data.one_score,
+                ):
+                    yield name, batch
+        first_row += len(labels)
+
+
+def _of_groups(groups: Text, device: torch.device) -> Places:
+    """The rows of each group, in the order of the data."""
+    names, code, count = np.unique(groups, return_inverse=True, return_counts=True)
+    order = torch.from_numpy(code.reshape(-1).argsort(kind="stable")).to(device)
+    return {name: [rows] for name, rows in zip(names.tolist(), torch.split(order, count.tolist()), strict=True)}

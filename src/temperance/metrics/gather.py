@@ -29,6 +29,7 @@ FEWEST_PARTS = 40  # with fewer an interval says little
 SPREAD = 8  # how many batches of a long file contribute to each part
 
 PART_VALUES = 1 << 20  # numbers in all parts of a statistic together
+SETS_VALUES = 1 << 24  # in all parts of all sets that are gathered at the same time
 STATISTIC_BYTES = 1 << 28
 KEPT_BYTES = 1 << 30
 ROW_BYTES = 16
@@ -67,6 +68,7 @@ class Gatherer:
     as_came    keep rows in the order of the data, for paired tests
     of_block   these rows are one block of many: the statistics of all blocks have equally many parts, so that they add
     dealt      the rows are already assigned to this many parts
+    sets       how many sets of rows, such as groups, are gathered at the same time and share the memory
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Gatherer:
         of_block: bool = False,
         generator: torch.Generator | None = None,
         dealt: int = 0,
+        sets: int = 1,
     ) -> None:
         self._keys = [statistic_key(*request) for request in requests]
         self._names = {key: metric.name for key, (metric, _) in reversed(list(zip(self._keys, requests, strict=True)))}
@@ -91,6 +94,7 @@ class Gatherer:
         if of_block and in_parts:
             # Short blocks must not all start with the same part.
             self._offset = int(torch.randint(N_PARTS, (), generator=generator))
+        self._part_values, self._joined_rows = min(PART_VALUES, SETS_VALUES // sets), JOINED_ROWS // sets
         self._waiting: list[Columns] = []
 
     def add(self, batch: Batch) -> None:
@@ -128,7 +132,7 @@ class Gatherer:
         if not isinstance(found, Additive):
             self._refuse_above(KEPT_BYTES + ROW_BYTES * self._n, key, found.nbytes * self._n)
             return 0
-        parts = self._dealt or min(self._most_parts, max(PART_VALUES // max(found.fixed_values, 1), FEWEST_PARTS))
+        parts = self._dealt or min(self._most_parts, max(self._part_values // max(found.fixed_values, 1), FEWEST_PARTS))
         self._refuse_above(STATISTIC_BYTES, key, 8 * found.fixed_values * (parts if self._in_parts else 1))
         return parts if self._in_parts else 0
 
@@ -143,7 +147,7 @@ class Gatherer:
     def _join(self, batch: Batch) -> None:
         """Collect rows for narrow statistics, from several short batches or one long batch."""
         self._waiting.append(Columns.joined([batch]))  # without the scores
-        if sum(map(len, self._waiting)) >= JOINED_ROWS:
+        if sum(map(len, self._waiting)) >= self._joined_rows:
             self._flush()
 
     def _flush(self) -> None:

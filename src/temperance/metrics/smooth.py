@@ -70,18 +70,18 @@ def smooth_ece(grid: Residuals) -> float:
         smoothed = np.fft.irfft(spectrum[:kept] * np.exp(-((angular[:kept] * bandwidth) ** 2) / 2), 2 * GRID)
         return float(np.abs(smoothed[:GRID]).sum())
 
-    return min(_fixed_point(error, NARROWEST, 2.0), 1.0)
+    return min(_fixed_point(error, NARROWEST), 1.0)
 
 
-def _fixed_point(error: Callable[[float], float], low: float, high: float) -> float:
+def _fixed_point(error: Callable[[float], float], low: float) -> float:
     """The value of a decreasing function where it equals its argument, or at `low` if it is already below that.
 
     The Illinois method: a secant between two points on either side, where a point that is kept is weighted by half.
     """
-    above, below = error(low) - low, error(high) - high
-    if above <= 0:
-        return above + low
-    side = 0
+    high = error(low)  # not below the fixed point, because the function decreases
+    if high <= low:
+        return high
+    above, below, side = high - low, error(high) - high, 0
     while True:
         middle = (low * below - high * above) / (below - above)
         value = error(middle)
