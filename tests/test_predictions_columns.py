@@ -1,5 +1,8 @@
 """Columns and keys by the names that the caller gives them."""
 
+import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from commands import run
 from temperance import evaluate
 from temperance.calibrators import Temperature
 from temperance.errors import FileError, InputError
-from temperance.predictions import read_predictions
+from temperance.predictions import read_predictions, write_predictions
+from temperance.predictions.given import as_predictions
 
 N = 300
 TRUTH = np.arange(N) % 3
@@ -141,3 +145,66 @@ def test_a_column_is_not_overwritten_by_the_new_one(tmp_path: Path) -> None:
     Temperature().fit(SCORES, TRUTH).save(tmp_path / "cal.safetensors")
     said = run("apply", tmp_path / "cal.safetensors", path, "-o", tmp_path / "out.csv", "--logits", "logit_*")
     assert said.code == 2 and "probs_1 collides with a new one" in said.err and not (tmp_path / "out.csv").exists()
+
+
+SEX, AGE = np.array(["f", "m", ""])[np.arange(N) % 3], np.arange(N) % 2
+PEOPLE = {f"probs_{j}": np.full(N, 0.5) for j in range(2)} | {"label": AGE, "sex": SEX, "age": AGE}
+COMBINED = ["f & 0", "m & 1", "(no name) & 0", "f & 1"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".json", ".jsonl"])
+def test_several_columns_of_groups_make_a_group_of_each_combination(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"in{suffix}"
+    if suffix.startswith(".json"):
+        records = [{name: PEOPLE[name][i].item() for name in PEOPLE} for i in range(N)]
+        path.write_text(json.dumps(records) if suffix == ".json" else "\n".join(map(json.dumps, records)))
+    else:
+        save(path, PEOPLE)
+    found = read_predictions(path, columns={"group": "sex, age"})
+    assert found.groups is not None and found.groups[:4].tolist() == COMBINED and len(set(found.groups)) == 6
+    # Another format has the combinations, and the columns themselves are not lost.
+    write_predictions(tmp_path / "out.npz", found)
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["groups"][:4].tolist() == COMBINED and arrays["sex"].tolist() == SEX.tolist()
+        assert np.array_equal(arrays["age"], AGE)
+    with pytest.raises(FileError, match="there is no column 'town' for group; found"):
+        read_predictions(path, columns={"group": "sex,town"})
+
+
+def test_a_csv_without_pyarrow_has_the_same_combinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    found = read_predictions(save(tmp_path / "in.csv", PEOPLE), columns={"group": "sex,age"})
+    assert found.groups is not None and found.groups[:4].tolist() == COMBINED
+
+
+def test_arrays_of_groups_are_combined(tmp_path: Path) -> None:
+    one = {"probs": np.full((N, 2), 0.5), "labels": AGE, "sex": SEX, "age": AGE}
+    both = {f"{part}_{name}": values for part in ("val", "test") for name, values in one.items()}
+    for table in (one, both):
+        found = read_predictions(save(tmp_path / "in.npz", table), columns={"group": "sex,age"})
+        assert found.groups is not None and found.groups[:4].tolist() == COMBINED
+    for name, values in one.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    files = [str(tmp_path / f"{name}.npy") for name in ("sex", "age")]
+    columns = {"label": str(tmp_path / "labels.npy"), "group": ",".join(files)}
+    found = read_predictions(tmp_path / "probs.npy", columns=columns)
+    assert found.groups is not None and found.groups[:4].tolist() == COMBINED
+    save(tmp_path / "in.npz", one | {"age": AGE[1:]})
+    with pytest.raises(FileError, match=r"groups must have shape \(300,\), one for each row of probs; got \(299,\)"):
+        read_predictions(tmp_path / "in.npz", columns={"group": "sex,age"})
+
+
+def test_the_columns_of_a_table_in_memory_are_combined() -> None:
+    found = as_predictions(PEOPLE, columns={"group": "sex,age"})
+    assert found.groups is not None and found.groups[:4].tolist() == COMBINED
+    with pytest.raises(InputError, match="groups must be text or integers; got float64"):
+        as_predictions(PEOPLE | {"age": AGE / 2}, columns={"group": "sex,age"})
+
+
+def test_commands_combine_groups(tmp_path: Path) -> None:
+    path = save(tmp_path / "in.csv", PEOPLE)
+    result = run("evaluate", path, "--by", "group", "--group", "sex,age", "--bootstrap", "0", "--metrics", "accuracy")
+    assert re.findall(r"│ (\S* & \S*|all) +│ +(\d+) │", result.out.replace("(no name)", "unknown")) == [
+        ("all", "300"),
+        *((f"{sex} & {age}", "50") for sex in ("unknown", "f", "m") for age in "01"),
+    ]

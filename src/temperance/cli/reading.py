@@ -60,6 +60,8 @@ def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
             group.add_argument("--ignore-index", type=int, metavar="N", help=text)
         else:
             text = f"the column of {kind}s, if it is not called {kind}; for a .npy, the file"
+            if kind == "group":
+                text += ". A list such as sex,race makes a group of each combination"
             group.add_argument(f"--{kind}", f"--{kind}s", metavar="NAME", help=text)
     group.add_argument(
         "--binary",

@@ -14,6 +14,7 @@ from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
 from temperance.metrics.statistic import RankedSamples
 from temperance.metrics.tally import MOST_BINS
 from temperance.predictions.checks import excerpt
+from temperance.predictions.rows import NO_NAME
 from temperance.showing import listed, percent
 
 # A note says so if the order of equal confidences changes a value by this much.
@@ -139,4 +140,4 @@ def _many_bins(n_bins: int) -> str:
 
 def group_name(group: str | None) -> str:
     """The group of a row: empty for all samples, and a readable word for a group whose name is empty."""
-    return "" if group is None else group or "(no name)"
+    return "" if group is None else group or NO_NAME

@@ -1,7 +1,7 @@
 """Checks of a set of predictions: shapes and types, before any value is read."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -36,7 +36,10 @@ COLUMNS = ("logits", "probs", "label", "group", "weight")
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """The caller's own names of columns or keys; for scores also a pattern, `logit_*`, or a list, `no,maybe,yes`."""
+    """The caller's own names of columns or keys.
+
+    Scores may also be a pattern, `logit_*`, or a list, `no,maybe,yes`; groups may be a list, `sex,race`.
+    """
 
     logits: str | None = None
     probs: str | None = None
@@ -70,15 +73,28 @@ class ColumnNames:
 
     def under(self, prefix: str, known: list[str]) -> "ColumnNames":
         """The names of one of several sets: each with the set's prefix, where there is such a key."""
-        named = {key: name for key, name in vars(self).items() if name is not None and prefix + name in known}
-        return replace(self, **{key: prefix + name for key, name in named.items()})
+
+        def of_set(name: str) -> str:
+            return prefix + name if prefix + name in known else name
+
+        named = {key: name for key, name in vars(self).items() if name is not None}
+        return replace(self, **{key: ",".join(map(of_set, _listed(name, known))) for key, name in named.items()})
 
     def named(self, known: list[str], what: str) -> str | None:
-        """The column that the caller named as label, group or weight, if one was named."""
+        """The column that the caller named as label or weight, if one was named."""
         name: str | None = getattr(self, what)
-        if name is not None and name not in known:
-            raise InputError(f"there is no column {name!r} for {what}; found {excerpt(known)}")
+        if name is not None:
+            _check_known([name], known, what)
         return name
+
+    def groups(self, known: list[str], *usual: str) -> tuple[str, ...]:
+        """The columns of the groups: those that the caller named, else the one with a usual name; or none."""
+        if self.group is None:
+            found = only_one(known, *usual)
+            return () if found is None else (found,)
+        names = _listed(self.group, known)
+        _check_known(names, known, "group")
+        return tuple(names)
 
     def matching(self, known: list[str]) -> list[str]:
         """The columns of scores that the caller asked for, in the order of a list, else in that of the file."""
@@ -86,12 +102,10 @@ class ColumnNames:
         if wanted in known:
             return [wanted]
         if "," in wanted:
-            found = [name.strip() for name in wanted.split(",")]
-            missing = [name for name in found if name not in known]
-            if missing:
-                raise InputError(f"there is no column {missing[0]!r} for {self.kind}; found {excerpt(known)}")
+            found = _listed(wanted, known)
+            _check_known(found, known, self.kind)
             return found
-        others = (self.label, self.group, self.weight)
+        others = (self.label, self.weight, *_listed(self.group or "", known))
         found = [name for name in known if fnmatchcase(name, wanted) and name not in others]
         if not found:
             hint = "" if "*" in wanted else f". A pattern has a star: {wanted}*"
@@ -100,6 +114,17 @@ class ColumnNames:
                 flags={f"matches {self.kind}": f"matches --{self.kind}"},
             )
         return found
+
+
+def _listed(names: str, known: list[str]) -> list[str]:
+    """The names in a list with commas; a known name that has a comma itself is one name."""
+    return [names] if names in known else [name.strip() for name in names.split(",")]
+
+
+def _check_known(names: list[str], known: list[str], what: str) -> None:
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise InputError(f"there is no column {missing!r} for {what}; found {excerpt(known)}")
 
 
 # What answers are called in files: how sure the model is of each, and whether it is right.
@@ -203,7 +228,7 @@ def check_set(
     name: str,
     scores: Described,
     labels: Described | None,
-    groups: Described | None,
+    groups: Sequence[Described],
     class_names: tuple[str, ...] | None,
     wanted: Wanted,
     weights: Described | None = None,
@@ -221,14 +246,7 @@ def check_set(
         raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
     if labels is not None:
         _check_labels(labels, name, scores.shape, (n, k, *space), class_names, wanted)
-    if groups is not None:
-        if groups.shape != (n,):
-            raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {groups.shape}")
-        if groups.kind not in "Uiu":
-            raise InputError(
-                f"groups must be text or integers; got {groups.dtype}. Pass groups.astype(str)",
-                flags={"Pass groups": "Store groups"},
-            )
+    check_groups(groups, n, name)
     if weights is not None:
         of_rows = (n,) if wanted.multilabel else (n, *space)
         if weights.shape != of_rows:
@@ -242,6 +260,18 @@ def check_set(
             f"class_names must have {columns} names, one for each column of {name}; got {len(class_names)}"
         )
     return n, k, space
+
+
+def check_groups(groups: Iterable[Described], n: int, name: str) -> None:
+    """Check that these columns can be groups of n samples; `name` is that of the scores."""
+    for each in groups:
+        if each.shape != (n,):
+            raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {each.shape}")
+        if each.kind not in "Uiu":
+            raise InputError(
+                f"groups must be text or integers; got {each.dtype}. Pass groups.astype(str)",
+                flags={"Pass groups": "Store groups"},
+            )
 
 
 def _shape(name: str, shape: tuple[int, ...], wanted: Wanted) -> tuple[int, int, tuple[int, ...]]:

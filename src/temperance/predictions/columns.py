@@ -31,7 +31,7 @@ class TableColumns:
     scores: tuple[str, ...]
     is_list: bool
     labels: str | None
-    groups: str | None
+    groups: tuple[str, ...]
     mark: str | None
     class_names: tuple[str, ...] | None
     weights: str | None
@@ -43,12 +43,13 @@ class TableColumns:
 
     @property
     def used(self) -> list[str]:
-        named = (name for name in (self.labels, self.groups, self.weights) if name is not None)
-        return [*self.scores, *self.label_columns, *named]
+        named = (name for name in (self.labels, self.weights) if name is not None)
+        return [*self.scores, *self.label_columns, *self.groups, *named]
 
     def others(self, names: Iterable[str]) -> list[str]:
-        """The columns that are not predictions."""
-        return [name for name in names if name not in self.used and name != self.mark]
+        """The columns that are not predictions; those of several groups are, too, since only their names are joined."""
+        kept = self.groups if len(self.groups) > 1 else ()
+        return [name for name in names if name in kept or (name not in self.used and name != self.mark)]
 
     def opened(
         self,
@@ -74,7 +75,7 @@ class TableColumns:
             n * math.prod(space),
             k,
             has_labels=self.labels is not None or bool(self.label_columns),
-            has_groups=self.groups is not None or wanted.multilabel,
+            has_groups=bool(self.groups) or wanted.multilabel,
             class_names=class_names,
             calibrated_by=", ".join(sorted(filter(None, marks))) or None,
             origin=Origin(path, wanted),
@@ -132,7 +133,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
             raise InputError(f"there is both the column {what} and {other}; keep the lists or the single columns")
     else:
         scores, class_names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
-    groups = own.named(known, "group") or only_one(known, "group", "groups")
+    groups = own.groups(known, "group", "groups")
     weights = own.named(known, "weight") or only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
     return TableColumns(what, tuple(scores), is_list, labels, groups, mark, class_names, weights)
@@ -170,7 +171,7 @@ def _label_columns(known: list[str], what: str, scores: list[str], wanted: Wante
             )
         truth = [] if missing else truth
     mark = MARK if MARK in known else None
-    return TableColumns(what, tuple(ordered), False, None, None, mark, names, weights, tuple(truth))
+    return TableColumns(what, tuple(ordered), False, None, (), mark, names, weights, tuple(truth))
 
 
 def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:

@@ -138,13 +138,13 @@ class Predictions:
         meaning = Meaning(CONFIDENCE if answers else "logits" if from_logits else "probs", names, wanted)
         scores = to_tensor(probs, meaning.name)
         truth = labels if labels is None or isinstance(labels, Tensor) else as_array(labels, "labels")
-        parts = None if groups is None else as_array(groups, "groups")
+        parts = [] if groups is None else [as_array(groups, "groups")]
         counted = None if weights is None else to_tensor(weights, "weights")
         images, k, space = check_set(
             meaning.name,
             described(scores),
             None if truth is None else described(truth),
-            None if parts is None else described(parts),
+            [described(each) for each in parts],
             names,
             wanted,
             None if counted is None else described(counted),

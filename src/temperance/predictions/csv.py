@@ -45,18 +45,19 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     numbers = (*columns.scores, *columns.label_columns, *([] if columns.weights is None else [columns.weights]))
     table = Table(path, header, numbers, columns.labels, columns.groups)
     # One pass counts the rows, by one column, and reads the calibrator's name in place of groups.
-    counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=columns.mark)
+    mark = () if columns.mark is None else (columns.mark,)
+    counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=mark)
     n, marks = 0, set[str]()
     for piece in pieces(counted):
         n += len(piece.scores)
-        marks |= set() if piece.groups is None else set(piece.groups.tolist())
+        marks |= {name for names in piece.groups for name in names.tolist()}
     names = binary_names(columns.class_names, wanted)
     # Whether labels are numbers or names is known when they are read.
     truth = None if columns.labels is None else Described((n,), "i", "text")
     width = len(columns.scores)
     if columns.label_columns:
         truth = Described((n, width), "f", "float64")
-    n, k, space = check_set(columns.name, Described((n, width), "f", "float64"), truth, None, names, wanted)
+    n, k, space = check_set(columns.name, Described((n, width), "f", "float64"), truth, [], names, wanted)
     meaning = Meaning(columns.name, names, wanted)
 
     def place(row: int) -> str:

@@ -22,11 +22,11 @@ BLOCK_BYTES = 1 << 22
 
 
 class Piece(NamedTuple):
-    """Some rows as in the file: scores (rows, k), labels (rows,) as int64 or text, groups (rows,) as text."""
+    """Some rows as in the file: scores (rows, k), labels (rows,) as int64 or text, columns of groups as text."""
 
     scores: npt.NDArray[np.float64]
     labels: npt.NDArray[Any] | None
-    groups: Text | None
+    groups: list[Text]
 
 
 class Table(NamedTuple):
@@ -36,7 +36,7 @@ class Table(NamedTuple):
     header: list[str]
     scores: Sequence[str]
     labels: str | None
-    groups: str | None
+    groups: Sequence[str]
 
 
 def pieces(table: Table) -> Iterator[Piece]:
@@ -60,7 +60,7 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
     import pyarrow
     from pyarrow import csv as arrow_csv
 
-    texts = [name for name in (table.labels, table.groups) if name is not None]
+    texts = [*([] if table.labels is None else [table.labels]), *table.groups]
     reader = arrow_csv.open_csv(
         table.path,
         read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
@@ -78,7 +78,7 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
             for i, column in enumerate(table.scores):
                 scores[:, i] = batch.column(column).to_numpy()
             labels = None if table.labels is None else _numbers_or_text(batch.column(table.labels))
-            yield Piece(scores, labels, None if table.groups is None else _text(batch.column(table.groups)))
+            yield Piece(scores, labels, [_text(batch.column(name)) for name in table.groups])
 
 
 def _numbers_or_text(values: Any) -> npt.NDArray[Any]:
@@ -112,11 +112,13 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
             scores = np.array(written, dtype=np.float64)
         except ValueError:
             raise _not_a_number(table, block, score_places) from None
-        labels, groups = (
-            None if name is None else np.array([cells[table.header.index(name)] for _, cells in block], dtype=np.str_)
-            for name in (table.labels, table.groups)
-        )
-        yield Piece(scores, labels, groups)
+        labels = None if table.labels is None else _texts(table, block, table.labels)
+        yield Piece(scores, labels, [_texts(table, block, name) for name in table.groups])
+
+
+def _texts(table: Table, block: list[tuple[int, list[str]]], column: str) -> Text:
+    place = table.header.index(column)
+    return np.array([cells[place] for _, cells in block], dtype=np.str_)
 
 
 def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Wanted, excerpt
+from temperance.predictions.checks import Wanted, check_groups, described, excerpt
 from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Predictions
+from temperance.predictions.rows import joined
 
 
 def column_names(given: object) -> list[str] | None:
@@ -41,6 +42,8 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
     truth = None if columns.labels is None else _column(given, columns.labels)
     if columns.label_columns:
         truth = np.stack([_column(given, name) for name in columns.label_columns], axis=1)
+    groups = [_column(given, name) for name in columns.groups]
+    check_groups(map(described, groups), len(scores[0]), columns.name)
     return Predictions.of(
         scores[0] if len(scores) == 1 and not wanted.multilabel else np.stack(scores, axis=1),
         truth,
@@ -50,7 +53,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         multilabel=wanted.multilabel,
         normalise=normalise,
         class_names=columns.class_names,
-        groups=None if columns.groups is None else _column(given, columns.groups),
+        groups=joined(groups) if groups else None,
         weights=None if columns.weights is None else _column(given, columns.weights),
     )
 

@@ -78,10 +78,14 @@ def read(path: Path, wanted: Wanted) -> Predictions:
             flags={f"columns={{'logits': {path.stem!r}}}": f"--logits {path.stem}"},
         )
     arrays = {kind: _array(path)}
-    for key, other in ((truth, own.label), ("groups", own.group), ("weights", own.weight)):
-        if other is not None and not (key == truth and wanted.labels == "ignored"):
-            with reading(other):
-                arrays[key] = _array(Path(other))
+    named = [(truth, own.label)] * (wanted.labels != "ignored") + [("weights", own.weight)]
+    others = {key: file for key, file in named if file is not None}
+    if own.group is not None:
+        files = [own.group] if Path(own.group).exists() else [name.strip() for name in own.group.split(",")]
+        others |= {file: file for file in files}
+    for key, file in others.items():
+        with reading(file):
+            arrays[key] = _array(Path(file))
     if truth not in arrays and wanted.labels == "required":
         what = "which answers are right is" if wanted.answers else "the labels are"
         raise InputError(
@@ -89,7 +93,8 @@ def read(path: Path, wanted: Wanted) -> Predictions:
             flags={f"columns={{'label': '{truth}.npy'}}": f"--label {truth}.npy"},
         )
     return replace(
-        open_set(HeldArrays(path, arrays), replace(wanted, columns=ColumnNames())), origin=Origin(path, wanted)
+        open_set(HeldArrays(path, arrays), replace(wanted, columns=ColumnNames(group=own.group))),
+        origin=Origin(path, wanted),
     )
 
 

@@ -66,7 +66,7 @@ class SetKeys(NamedTuple):
     kind: str
     scores: str
     labels: str | None
-    groups: str | None
+    groups: tuple[str, ...]
     weights: str | None
 
     @property
@@ -81,7 +81,7 @@ class SetKeys(NamedTuple):
     @property
     def of_set(self) -> set[str]:
         """The keys that hold the predictions themselves."""
-        named = (self.labels, self.groups, self.weights)
+        named = (self.labels, self.weights, *(self.groups if len(self.groups) == 1 else ()))
         return {self.scores, self.prefix + MARK, "class_names", *(key for key in named if key)}
 
     def carried(self, keys: Iterable[str]) -> dict[str, str]:
@@ -136,9 +136,8 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
             own_names, flag = f'{own_names}, or "logits"', f"{flag}, or --logits"
         raise InputError(f"{expected}{own_names}", flags={own_names: flag})
     kind = wanted.own_kind if own.scores is not None else scores.removeprefix(prefix)
-    groups = None
-    if not wanted.multilabel:  # the labels are the groups
-        groups = own.named(known, "group") or only_one(known, f"{prefix}groups", f"{prefix}group")
+    # Of several labels, the labels are the groups.
+    groups = () if wanted.multilabel else own.groups(known, f"{prefix}groups", f"{prefix}group")
     weights = own.named(known, "weight") or only_one(known, f"{prefix}weights", f"{prefix}weight")
     return SetKeys(split, kind, scores, labels, groups, weights)
 
@@ -179,9 +178,8 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     """One set of predictions of an open file; its rows stay in the file until they are needed."""
     keys = find_set(file.keys(), wanted)
     names = binary_names(file.class_names(), wanted)
-    truth, groups, counted = (
-        None if key is None else file.describe(key) for key in (keys.labels, keys.groups, keys.weights)
-    )
+    truth, counted = (None if key is None else file.describe(key) for key in (keys.labels, keys.weights))
+    groups = [file.describe(key) for key in keys.groups]
     n, k, space = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted, counted)
     meaning = Meaning(keys.name, names, wanted)
     other = OTHER.get(keys.split)
@@ -193,7 +191,7 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
             parts = zip(
                 file.pieces(keys.scores, samples),
                 repeat(None) if keys.labels is None else file.pieces(keys.labels, samples),
-                repeat(None) if keys.groups is None else file.groups(keys.groups, samples),
+                zip(*(file.groups(key, samples) for key in keys.groups), strict=True) if groups else repeat(()),
                 repeat(None) if keys.weights is None else file.pieces(keys.weights, samples),
                 strict=False,
             )
@@ -212,7 +210,7 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         n * math.prod(space),
         k,
         has_labels=truth is not None,
-        has_groups=groups is not None or wanted.multilabel,
+        has_groups=bool(groups) or wanted.multilabel,
         class_names=names,
         calibrated_by=file.text(keys.prefix + MARK),
         origin=Origin(file.path, wanted),

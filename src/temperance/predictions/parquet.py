@@ -55,10 +55,10 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
     names = binary_names(names, wanted)
     scores = _describe_scores(schema, columns, (n, k))
-    truth, groups, counted = (
-        None if name is None else _describe(schema.field(name).type, (n,))
-        for name in (columns.labels, columns.groups, columns.weights)
+    truth, counted = (
+        None if name is None else _describe(schema.field(name).type, (n,)) for name in (columns.labels, columns.weights)
     )
+    groups = [_describe(schema.field(name).type, (n,)) for name in columns.groups]
     width = k
     if columns.label_columns:
         kinds = [_describe(schema.field(name).type, (n, k)) for name in columns.label_columns]
@@ -72,14 +72,14 @@ def read(path: Path, wanted: Wanted) -> Predictions:
             # Arrow holds several times the memory of a batch while it reads one, so batches are short.
             size = max(1, min(rows, WRITTEN_ROWS) // math.prod(space))
             for batch in opened.iter_batches(size, row_groups=part, columns=columns.used, use_threads=False):
-                labels, group, weights = (
-                    None if name is None else _values(batch, name, start)
-                    for name in (columns.labels, columns.groups, columns.weights)
+                labels, weights = (
+                    None if name is None else _values(batch, name, start) for name in (columns.labels, columns.weights)
                 )
+                of_group = [_values(batch, name, start) for name in columns.groups]
                 if columns.label_columns:
                     labels = np.stack([_values(batch, name, start) for name in columns.label_columns], axis=1)
                 at = start * math.prod(space)
-                yield meaning.chunk(_scores(batch, columns, width, start), labels, group, at, weights)
+                yield meaning.chunk(_scores(batch, columns, width, start), labels, of_group, at, weights)
                 start += batch.num_rows
         _pyarrow()[0].default_memory_pool().release_unused()
 

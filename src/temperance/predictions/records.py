@@ -37,8 +37,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = binary_names(columns.class_names, wanted)
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
     score = Described((n, k) if columns.is_list else (n,), "f", "float64")
-    others = (columns.labels, columns.groups, columns.weights)
-    truth, groups, counted = kinds = [None if name is None else _describe(first[name], n) for name in others]
+    kinds = {name: _describe(first[name], n) for name in (columns.labels, columns.weights, *columns.groups) if name}
+    truth, counted = (None if name is None else kinds[name] for name in (columns.labels, columns.weights))
+    groups = [kinds[name] for name in columns.groups]
     n, k, _ = check_set(columns.name, Described((n, k), "f", "float64"), truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
@@ -48,11 +49,11 @@ def read(path: Path, wanted: Wanted) -> Predictions:
             while block := list(islice(records, rows)):
                 several = [_values(block, name, start, score) for name in columns.scores]
                 scores = several[0] if columns.is_list else np.stack(several, axis=1)
-                labels, group, weights = (
-                    _values(block, name, start, kind) if name and kind else None
-                    for name, kind in zip(others, kinds, strict=True)
-                )
-                yield meaning.chunk(scores, labels, group, start, weights)
+                values = {name: _values(block, name, start, kind) for name, kind in kinds.items()}
+                labels, weights = (None if name is None else values[name] for name in (columns.labels, columns.weights))
+                # A group is called as it is written: 1, not 1.0.
+                of_group = [np.array([str(record[name]) for record in block]) for name in columns.groups]
+                yield meaning.chunk(scores, labels, of_group, start, weights)
                 start += len(block)
 
     return columns.opened(path, wanted, names, n, k, read=read_rows, place=in_file, marks=marks)

@@ -19,6 +19,9 @@ from temperance.predictions.labels import label_numbers, label_rows, no_labels
 
 Values = Tensor | npt.NDArray[Any]
 
+# What a group whose name is empty is called.
+NO_NAME = "(no name)"
+
 # The floats that NumPy has too.
 NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
@@ -113,14 +116,14 @@ class Meaning:
         self,
         scores: Values,
         labels: Values | None,
-        groups: npt.NDArray[Any] | None,
+        groups: Sequence[npt.NDArray[Any]],
         first_row: int,
         weights: Values | None = None,
     ) -> Chunk:
         """Checked rows, one for each sample, pixel or label of a sample; `first_row` is the index of the first one.
 
-        All pixels of an image have its group. All labels of a sample have its weight, and the group of
-        each is its name.
+        Where there are several columns of groups, each combination is a group. All pixels of an image have its group.
+        All labels of a sample have its weight, and the group of each is its name.
         """
         one_score = self.wanted.one_score
         given = as_scores(self._two_columns(scores, first_row) if one_score else scores, self.name)
@@ -139,8 +142,8 @@ class Meaning:
         parts: Text | None = None
         if self.wanted.multilabel:
             parts = np.tile(label_texts(self.class_names, scores.shape[1]), len(scores))
-        elif groups is not None:
-            parts = groups.astype(np.str_).repeat(len(rows) // len(groups))
+        elif groups:
+            parts = joined(groups).repeat(len(rows) // len(groups[0]))
         return Chunk(rows, numbers.to(rows.device), parts, counted)
 
     def _two_columns(self, scores: Values, first_row: int) -> Tensor:
@@ -167,6 +170,19 @@ class Meaning:
                 flags={"pass from_logits=True": "store them under the name logits"},
             )
         return torch.stack([1 - column, column], dim=1)
+
+
+def joined(groups: Sequence[npt.NDArray[Any]]) -> Text:
+    """The names of the groups; of several columns, those of their combinations, such as "Female & White"."""
+    first, *others = (each.astype(np.str_) for each in groups)
+    for each in others:
+        first = np.char.add(np.char.add(_named(first), " & "), _named(each))
+    return first
+
+
+def _named(groups: Text) -> Text:
+    """Names of groups, with a readable word for an empty one."""
+    return np.where(groups == "", NO_NAME, groups)
 
 
 def label_texts(names: tuple[str, ...] | None, n_labels: int) -> Text:
