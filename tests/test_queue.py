@@ -10,12 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.papers import measuring, outputs, sctl, sctl_tables, selective_risk, trained
+from benchmarks.papers import measuring, outputs, sctl, sctl_tables, selective_risk, small, trained
 from benchmarks.papers import queue as study
 from benchmarks.papers.measuring import CALIBRATORS, measure_all
 from benchmarks.papers.outputs import stored
 from benchmarks.papers.queue import train_all
-from benchmarks.papers.trainings import COVERAGES, GAMMAS, ON_LONG_TAIL, RATIO, Training, published, queue, training_of
+from benchmarks.papers.trainings import (
+    COVERAGES,
+    GAMMAS,
+    METHODS,
+    ON_LONG_TAIL,
+    RATIO,
+    SMALL,
+    Training,
+    published,
+    queue,
+    training_of,
+)
 from benchmarks.quality.table import read
 from commands import run
 from conftest import random_predictions
@@ -181,7 +192,7 @@ def test_a_long_tail_is_measured_with_the_rows_of_sctl(tmp_path: Path, monkeypat
 
 
 def test_refined_networks_come_after_the_seeds() -> None:
-    lines = [training.line for training in queue()]
+    lines = [training.line for training in queue() if training.data != SMALL]
     seeds, refined, larger = (
         [i for i, line in enumerate(lines) if part in line] for part in (" seed=2", " keep=refined", " resnet50 ")
     )
@@ -198,7 +209,8 @@ def test_epochs_of_a_long_tail_are_timed_by_themselves() -> None:
 def test_choices_of_settings_come_last() -> None:
     last = [training_of(method, "cifar100") for method in GAMMAS.values()]
     last += [training_of(method, "cifar10") for method in COVERAGES.values()]
-    assert queue()[-len(last) :] == last
+    large = [training for training in queue() if training.data != SMALL]
+    assert large[-len(last) :] == last
     assert last[0].line == "cifar100 resnet18 100 inverse-focal:gamma=1.5"
     assert last[-1].line == "cifar10 resnet18 100 au:cdf_bandwidth=0.05" and len(COVERAGES) == 8
 
@@ -229,14 +241,38 @@ def test_only_what_has_no_results_is_trained(tmp_path: Path, results: Path, monk
     (tmp_path / "cifar100.npz").touch()
     results.write_text(json.dumps({"training": "cifar100 resnet18 100 focal"}) + "\n")
     for _ in range(2):  # the second time it is done
-        train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=1e6, only=" 100 f")
-    assert tried == [
-        "cifar100 resnet18 100 flsd",
-        "cifar100 resnet18 100 focal seed=1",
-        "cifar100 resnet18 100 focal seed=2",
-    ]
-    train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=10, only="brier")
-    assert len(tried) == 3  # too little time for 100 epochs
+        train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=1e6, only=["100", "focal"])
+    assert tried == ["cifar100 resnet18 100 focal seed=1", "cifar100 resnet18 100 focal seed=2"]
+    train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=10, only=["brier"])
+    assert len(tried) == 2  # too little time for 100 epochs
+
+
+def test_small_networks_come_last_and_have_the_settings_of_cifar10() -> None:
+    data = [training.data for training in queue()]
+    assert data.index(SMALL) == len(data) - data.count(SMALL)
+    for method in METHODS:
+        large, own = (training_of(method, each) for each in ("cifar10", SMALL))
+        assert (own.loss, own.changes) == (large.loss, large.changes)
+        seeds = [each.seed for each in queue() if replace(each, changes=each.changes[:-1]) == own]
+        assert sorted(seeds) == [0, 1, 2, 3, 4]
+
+
+def test_small_images_are_means_of_squares_and_parts_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "SIZE", 50)
+    write_images(tmp_path, "cifar10", 4, 0)
+    with np.load(tmp_path / "cifar10.npz") as file:
+        given = dict(file)
+    given["train_labels"] = np.arange(120)  # so that every image is known by its label
+    np.savez(tmp_path / "cifar10.npz", **given)
+    assert not study._has_images(tmp_path, "cifar100") and study._has_images(tmp_path, SMALL)
+    with np.load(tmp_path / f"{SMALL}.npz") as file:
+        made = dict(file)
+    assert made["test_images"].shape == (40, 4, 4, 3)
+    label = made["train_labels"][0]
+    square = given["train_images"][label, :2, 2:4].astype(float).mean((0, 1))
+    assert np.abs(made["train_images"][0, 0, 1] - square).max() <= 0.5
+    together = np.concatenate([made["train_labels"], made["val_labels"]])
+    assert len(set(together.tolist())) == len(together) == 100
 
 
 def test_the_list_says_what_was_measured(

@@ -6,13 +6,15 @@
 
 list     every training with its state: measured, or not trained yet
 train    what has no results yet, in order. A training leaves one file in OUT: the logits of all parts in half
-         precision, and those of classifiers that MaC-Cal trained again on its features; how sure all of them are of
-         images of other data sets, and what they measure on corrupted test images. It is checkpointed after every
-         epoch in WORK and goes on from there when the command is called again; none starts that could not end in time
+         precision, and those of classifiers that MaC-Cal trained again on its features; of cross-entropy, also how sure
+         all of them are of images of other data sets, and what they measure on corrupted test images. It is
+         checkpointed after every epoch in WORK and goes on from there when the command is called again; none starts
+         that could not end in time
 measure  each file in OUT, as trained and after calibration; one JSON line for each state is added to the results
 
-FOLDER/cifar10.npz and FOLDER/cifar100.npz are what `temperance train` reads; FOLDER/svhn.npz, with images of the same
-size, is shown to the networks too if it is there.
+FOLDER/cifar10.npz and FOLDER/cifar100.npz are what `temperance train` reads; FOLDER/svhn.npz is shown to the networks
+too if it is there. Without a GPU, `--only cifar10-5k` trains small networks on a part of CIFAR-10, about a minute each.
+Several commands can run at once if each has its own seed: `--only cifar10-5k seed=1`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -33,7 +35,8 @@ from torch import Tensor
 
 from benchmarks.papers import measuring
 from benchmarks.papers.measuring import doubt
-from benchmarks.papers.trainings import Training, queue
+from benchmarks.papers.small import write_small
+from benchmarks.papers.trainings import SMALL, Training, queue
 from benchmarks.quality.table import read
 from temperance.data import ImageData, Part
 from temperance.diagnose.shift import Corrupted
@@ -49,7 +52,7 @@ from temperance.training.job import usable_device
 # Classifiers that are trained again on the features of every network.
 HEADS = ("mac-cal", "mac-cal:preset=kept-accuracy")
 
-# Other images that every network is shown: data sets that it does not know, and test images made worse.
+# Other images that networks of cross-entropy are shown: data sets that it does not know, and test images made worse.
 OTHERS = ("cifar10", "cifar100", "svhn")
 CORRUPTIONS = ("gaussian-noise", "defocus-blur", "pixelate", "contrast", "brightness")
 SEVERITIES = (1, 3, 5)
@@ -63,7 +66,7 @@ RESERVE = 1.1
 
 
 def train_all(
-    images: Path, work: Path, out: Path, *, device: str, seconds: float, only: str = "", commit: str = ""
+    images: Path, work: Path, out: Path, *, device: str, seconds: float, only: Sequence[str] = (), commit: str = ""
 ) -> None:
     """Train what has no results and no file yet, in order, until the time is over."""
     begun = time.perf_counter()
@@ -71,9 +74,9 @@ def train_all(
     done = {line["training"] for line in read(measuring.RESULTS)}
     for training in queue():
         left = seconds - (time.perf_counter() - begun)
-        if only not in training.line or training.line in done or (work / "done" / training.file).exists():
+        if training.line in done or (work / "done" / training.file).exists():
             continue
-        if not (images / f"{training.data}.npz").exists():
+        if not set(only) <= set(training.line.split()) or not _has_images(images, training.data):
             continue
         if left < _needed(training, work):
             break
@@ -83,6 +86,14 @@ def train_all(
             np.savez_compressed(file, **trained)
         (work / "done" / training.file).touch()
         print(f"{time.perf_counter() - begun:5.0f} s  {bytes(trained['about']).decode()[:300]}", flush=True)
+
+
+def _has_images(images: Path, data: str) -> bool:
+    """Are the images there? Those of SMALL are made from CIFAR-10."""
+    file, source = images / f"{data}.npz", images / "cifar10.npz"
+    if data == SMALL and source.exists() and not file.exists():
+        write_small(source, file)
+    return file.exists()
 
 
 def _needed(training: Training, work: Path) -> float:
@@ -144,12 +155,14 @@ def _trained(training: Training, images: Path, work: Path, device: str, commit: 
                     rows = getattr(features, part)
                     arrays[f"{name}/{part}_logits"] = _half(torch.cat([heads[name](x) for x, _ in rows.blocks()]))
     about["head_history"] = {name: head.history for name, head in heads.items()}
-    for name in OTHERS:
-        if name != training.data and (images / f"{name}.npz").exists():
-            other = _images(str(images / f"{name}.npz")).test
-            for state, logits in _states(run, heads, other).items():
-                arrays[f"{state}/{name}_doubt"] = doubt(logits)
-    about["corrupted"] = _corrupted(run, heads, data.test)
+    if training.loss == "cross-entropy":
+        own = training.data.split("-")[0]
+        for name in OTHERS:
+            if name != own and (images / f"{name}.npz").exists():
+                other = _images(str(images / f"{name}.npz"), size=data.test.shape[0]).test
+                for state, logits in _states(run, heads, other).items():
+                    arrays[f"{state}/{name}_doubt"] = doubt(logits)
+        about["corrupted"] = _corrupted(run, heads, data.test)
     return arrays | {"about": _as_bytes(about)}
 
 
@@ -207,7 +220,7 @@ def main() -> None:
     training.add_argument("--work", type=Path, required=True, help="the folder of checkpoints")
     training.add_argument("--device", default="cpu")
     training.add_argument("--seconds", type=float, default=math.inf, help="start no training that would end later")
-    training.add_argument("--only", default="", metavar="TEXT", help="trainings whose line has this in it")
+    training.add_argument("--only", nargs="+", default=(), metavar="WORD", help="trainings whose line has these words")
     training.add_argument("--commit", default="", help="of the source, where it is not a checkout")
     measure = commands.add_parser("measure", help="measure what was trained")
     for command in (training, measure):

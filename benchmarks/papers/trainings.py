@@ -21,7 +21,11 @@ from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
 from temperance.training import Job
 
-DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+# A tenth of CIFAR-10 in a quarter of its size: small enough to train every method several times without a GPU.
+SMALL = "cifar10-5k"
+
+# The data whose settings in the papers are used.
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", SMALL: "CIFAR-10"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def _entry(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def training_of(method: str, data: str) -> Training:
-    """ResNet-18, 100 epochs, with a method of the papers, or a network on a long tail.
+    """The usual network, with a method of the papers, or a network on a long tail.
 
     method  a loss, with changes to its published settings; one of RECIPES, with changes to its mix; or LONG_TAIL, with
             one of the networks of LONG_TAILED. Changes to the recipe may follow
@@ -97,6 +101,8 @@ def training_of(method: str, data: str) -> Training:
     'cifar10 resnet18 100 acls clip=2.0'
     >>> training_of("focal keep=refined", "cifar10").line
     'cifar10 resnet18 100 focal keep=refined'
+    >>> training_of("focal seed=1", SMALL).line
+    'cifar10-5k small-resnet:width=16 40 focal seed=1'
     """
     method, *recipe = method.split()
     name, changes = parse_entry(method)
@@ -104,17 +110,19 @@ def training_of(method: str, data: str) -> Training:
         lr, weight_decay = RATES[data][changes["network"]]
         own = (f"lr={lr:g}", f"weight_decay={weight_decay:g}")
         return Training(data, changes["network"], 200, "cross-entropy", (*ON_LONG_TAIL, *own, *recipe))
+    network, epochs = NETWORKS[data]
     if name in RECIPES:
         more = (f"mix.{key}={value}" for key, value in changes.items())
-        return Training(data, NETWORK, EPOCHS, "cross-entropy", (RECIPES[name], *more, *recipe))
+        return Training(data, network, epochs, "cross-entropy", (RECIPES[name], *more, *recipe))
     # As printed, AU does not leave chance with the narrow bandwidth of CIFAR-100.
     _, usual = parse_entry(name if method == AU_AS_PRINTED else published(name, data))
     # Without a limit ACLS became NaN on CIFAR-10 in its first epoch; its own program has this one.
-    limit = ("clip=2.0",) if (name, data) == ("acls", "cifar10") else ()
-    return Training(data, NETWORK, EPOCHS, _entry(name, usual | changes), (*limit, *recipe))
+    limit = ("clip=2.0",) if (name, DATA[data]) == ("acls", "CIFAR-10") else ()
+    return Training(data, network, epochs, _entry(name, usual | changes), (*limit, *recipe))
 
 
-NETWORK, EPOCHS = "resnet18", 100
+# The usual network on each data set, and its epochs.
+NETWORKS = {"cifar100": ("resnet18", 100), "cifar10": ("resnet18", 100), SMALL: ("small-resnet:width=16", 40)}
 
 # Every training method of the papers, in the order in which claims hang on it.
 AU_AS_PRINTED, ACLS_RELEASED, MMCE_AS_PRINTED = "au:variant=paper", "acls:variant=released", "mmce:double_norm=false"
@@ -136,7 +144,7 @@ KEPT, REFINED = ("cross-entropy", "acls"), "keep=refined"
 PARTS = {"ACLS (adaptive only)": "acls:terms=adaptive", "ACLS (conditional only)": "acls:terms=conditional"}
 CONDITIONS = {"CRL (margin)": "crl-margin:margin=10.0", "ACLS (ranking)": "acls-ranking:margin=10.0"}
 SCORES = {"margin": "au:score=margin", "negative entropy": "au:score=negative-entropy"}
-MARGINS = {f"margin {margin:g}": f"acls:margin={margin}" for margin in (2.0, 6.0, 14.0, 20.0)}
+MARGINS = {f"margin {margin:g}": f"acls:margin={margin}" for margin in (2.0, 6.0, 10.0, 14.0, 20.0)}
 STRENGTHS = {
     f"{positive:g}/{negative:g}": f"acls:pos_weight={positive}:neg_weight={negative}"
     for positive in (0.0, 0.05, 0.1, 0.15)
@@ -225,3 +233,15 @@ def _in_order() -> Iterator[Training]:
         yield training_of(method, "cifar100")
     for method in COVERAGES.values():
         yield training_of(method, "cifar10")
+    yield from _small()
+
+
+def _small() -> Iterator[Training]:
+    """Small networks, several of each."""
+    methods = (*METHODS, "balcal")
+    changed = (PARTS, CONDITIONS, SCORES, MARGINS, MIXTURES, GAMMAS, COVERAGES, STRENGTHS)
+    changes = [method for each in changed for method in each.values()]
+    for chosen, seeds in ((methods, range(3)), (changes, range(3)), (methods, range(3, 5))):
+        for method in chosen:
+            for seed in seeds:
+                yield training_of(f"{method} seed={seed}", SMALL)

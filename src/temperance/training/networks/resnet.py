@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.settings import PositiveFraction
+from temperance.settings import Count, PositiveFraction
 from temperance.training.networks.base import Network, Shape, architecture, conv
 
 HE = "He et al., Deep residual learning for image recognition, CVPR 2016"
@@ -218,6 +218,10 @@ def wrn_26_10(shape: Shape) -> Network:
 
 
 @architecture(paper=HE, millions=0.02)
-def small_resnet(shape: Shape) -> Network:
-    """A residual network small enough for a test: 3 basic blocks of 8, 16 and 32 channels"""
-    return _cifar_style(shape, (1, 1, 1), (8, 16, 32), stem_width=8, shortcut=projection)
+def small_resnet(shape: Shape, *, width: Count = 8) -> Network:
+    """A residual network small enough for a test: 3 basic blocks of 8, 16 and 32 channels
+
+    width  channels of the first block; the others have twice and four times as many
+    """
+    widths = (width, 2 * width, 4 * width)
+    return _cifar_style(shape, (1, 1, 1), widths, stem_width=width, shortcut=projection)
