@@ -245,6 +245,9 @@ def test_only_what_has_no_results_is_trained(tmp_path: Path, results: Path, monk
     assert tried == ["cifar100 resnet18 100 focal seed=1", "cifar100 resnet18 100 focal seed=2"]
     train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=10, only=["brier"])
     assert len(tried) == 2  # too little time for 100 epochs
+    for part in (1, 2, 3):
+        train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=1e6, only=["acls"], share=(part, 3))
+    assert sorted(tried[2:]) == sorted(each.line for each in queue() if (each.data, each.loss) == ("cifar100", "acls"))
 
 
 def test_small_networks_come_last_and_have_the_settings_of_cifar10() -> None:

@@ -14,7 +14,7 @@ measure  each file in OUT, as trained and after calibration; one JSON line for e
 
 FOLDER/cifar10.npz and FOLDER/cifar100.npz are what `temperance train` reads; FOLDER/svhn.npz is shown to the networks
 too if it is there. Without a GPU, `--only cifar10-5k` trains small networks on a part of CIFAR-10, about a minute each.
-Several commands can run at once if each has its own seed: `--only cifar10-5k seed=1`.
+Several commands can run at once if each has its share, `--share 1/2` and `--share 2/2`.
 """
 
 from __future__ import annotations
@@ -66,13 +66,22 @@ RESERVE = 1.1
 
 
 def train_all(
-    images: Path, work: Path, out: Path, *, device: str, seconds: float, only: Sequence[str] = (), commit: str = ""
+    images: Path,
+    work: Path,
+    out: Path,
+    *,
+    device: str,
+    seconds: float,
+    only: Sequence[str] = (),
+    share: tuple[int, int] = (1, 1),
+    commit: str = "",
 ) -> None:
     """Train what has no results and no file yet, in order, until the time is over."""
+    first, step = share
     begun = time.perf_counter()
     (work / "done").mkdir(parents=True, exist_ok=True)
     done = {line["training"] for line in read(measuring.RESULTS)}
-    for training in queue():
+    for training in queue()[first - 1 :: step]:
         left = seconds - (time.perf_counter() - begun)
         if training.line in done or (work / "done" / training.file).exists():
             continue
@@ -211,6 +220,17 @@ def _images(source: str, **options: Any) -> ImageData:
     return read_images(source, **options)
 
 
+def _share(text: str) -> tuple[int, int]:
+    """
+    >>> _share("2/3")
+    (2, 3)
+    """
+    part, whole = map(int, text.split("/"))
+    if not 1 <= part <= whole:
+        raise ValueError
+    return part, whole
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -221,6 +241,7 @@ def main() -> None:
     training.add_argument("--device", default="cpu")
     training.add_argument("--seconds", type=float, default=math.inf, help="start no training that would end later")
     training.add_argument("--only", nargs="+", default=(), metavar="WORD", help="trainings whose line has these words")
+    training.add_argument("--share", type=_share, default=(1, 1), metavar="I/N", help="the I-th of N equal parts")
     training.add_argument("--commit", default="", help="of the source, where it is not a checkout")
     measure = commands.add_parser("measure", help="measure what was trained")
     for command in (training, measure):
@@ -231,7 +252,7 @@ def main() -> None:
         for one in queue():
             print(f"{'measured' if one.line in done else 'waiting ':8}  {one.line}")
     elif args.command == "train":
-        options = {name: getattr(args, name) for name in ("device", "seconds", "only", "commit")}
+        options = {name: getattr(args, name) for name in ("device", "seconds", "only", "share", "commit")}
         train_all(args.images, args.work, args.out, **options)
     else:
         measuring.measure_all(args.out)
