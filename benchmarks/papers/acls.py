@@ -3,10 +3,12 @@
 claim      ACLS has a lower ECE and AECE than every other regulariser: ResNet-50 on Tiny-ImageNet, ECE 1.05 against 1.64
            (MbLS), 3.17 (label smoothing) and 3.73 (cross-entropy); on CIFAR-10, 1.12 against 1.16, 2.79 and 5.85
 ours       ResNet-18, 100 epochs of SGD: CIFAR-100 with margin 10 beside the paper's Tiny-ImageNet, its nearest data,
-           and CIFAR-10 with margin 6 beside its own; `temperance reproduce acls --table 3` prints the numbers with
-           their intervals, and `--list` says which trainings still wait
+           and CIFAR-10 with margin 6 beside its own; small networks on 5,000 images of CIFAR-10, with margin 6.
+           `temperance reproduce acls --table 3` prints the numbers with their intervals, and `--list` says which
+           trainings still wait
 seeds      0; 0, 1 and 2 where a table says "mean of 3"
-hardware   one H200, under two minutes for each training; the tables are read from benchmarks/results/papers.jsonl
+hardware   one H200, under two minutes for each training, and two cores of a CPU for small networks; the tables are read
+           from benchmarks/results/papers.jsonl
 
 Numbers are percent, ECE and AECE in 15 bins.
 """
@@ -19,6 +21,7 @@ from pathlib import Path
 from benchmarks.papers import acls_figures, trained, trainings
 from benchmarks.papers.figures import gaps, reliability_figure
 from benchmarks.papers.outputs import Cell, Output
+from benchmarks.papers.trainings import SMALL
 
 PLAIN, SCALED = "as trained", "temperature"
 METRICS = ("accuracy", "ECE", "AECE")
@@ -121,7 +124,7 @@ def table_1(data: Path) -> Iterator[Cell]:
 
 
 def table_3(data: Path) -> Iterator[Cell]:
-    return trained.cells(ROWS, METRICS, TABLE_3)
+    return trained.cells(ROWS, METRICS, TABLE_3 | {SMALL: {}})
 
 
 def table_5(data: Path) -> Iterator[Cell]:
@@ -139,7 +142,7 @@ def table_a(data: Path) -> Iterator[Cell]:
 
 
 def table_b(data: Path) -> Iterator[Cell]:
-    return trained.cells(TABLE_B_ROWS, METRICS, {"cifar100": TABLE_B})
+    return trained.cells(TABLE_B_ROWS, METRICS, {"cifar100": TABLE_B, SMALL: {}})
 
 
 def figure_a(data: Path) -> Iterator[Cell]:
@@ -150,11 +153,12 @@ def figure_a(data: Path) -> Iterator[Cell]:
 def _beside_tiny_imagenet(
     methods: dict[str, str], metrics: tuple[str, ...], printed: Mapping[str, tuple[float, ...]]
 ) -> Iterator[Cell]:
-    """The printed rows on CIFAR-100, as trained, beside the paper's numbers of Tiny-ImageNet."""
+    """The printed rows as trained: on CIFAR-100 beside the paper's numbers of Tiny-ImageNet, and by small networks."""
     rows = {row: (methods[row], PLAIN) for row in printed}
-    return trained.cells(rows, metrics, {"cifar100": printed})
+    return trained.cells(rows, metrics, {"cifar100": printed, SMALL: {}})
 
 
+ON = ("cifar100", SMALL)
 ON_CIFAR_100 = f"{trained.REDUCED}; CIFAR-100 is compared with the paper's ResNet-50 on Tiny-ImageNet"
 INSTEAD = f"{ON_CIFAR_100}, CIFAR-10 with its ResNet-50 on CIFAR-10"
 GRADIENTS = "`temperance gradients` draws them from the losses themselves"
@@ -175,7 +179,7 @@ OUTPUTS = [
         ON_CIFAR_100,
         table_5,
         trainings.PARTS,
-        ["cifar100"],
+        ON,
     ),
     trained.output(
         "table 6",
@@ -183,7 +187,7 @@ OUTPUTS = [
         ON_CIFAR_100,
         table_6,
         trainings.CONDITIONS,
-        ["cifar100"],
+        ON,
     ),
     trained.output(
         "table A",
@@ -191,7 +195,7 @@ OUTPUTS = [
         ON_CIFAR_100,
         table_a,
         trainings.STRENGTHS,
-        ["cifar100"],
+        ON,
     ),
     trained.output(
         "table B",
@@ -199,7 +203,7 @@ OUTPUTS = [
         f"{ON_CIFAR_100}, 15 bins; CaPE and MC dropout are not part of temperance",
         table_b,
         {row: method for row, (method, state) in TABLE_B_ROWS.items() if state == PLAIN},
-        ["cifar100"],
+        ON,
     ),
     Output("figure 1", "sketches of smoothing", "run", GRADIENTS),
     Output(
@@ -216,5 +220,5 @@ OUTPUTS = [
         f"{ON_CIFAR_100}; the margin only",
         figure=acls_figures.PENALTIES,
     ),
-    trained.output("figure A", "ECE by margin", ON_CIFAR_100, figure_a, trainings.MARGINS, ["cifar100"]),
+    trained.output("figure A", "ECE by margin", ON_CIFAR_100, figure_a, trainings.MARGINS, ON),
 ]

@@ -51,11 +51,11 @@ def against(method: str, others: Mapping[str, str], printed: Printed, own: Mappi
     printed, own  the paper's numbers: {data: {row: number}}, {data: number}
     """
     lines = [f"| data | ECE below that of | paper | {' | '.join(STATES.values())} |", "|---" * (3 + len(STATES)) + "|"]
-    for data, name in trained.SETS.items():
+    for data, name in trained.ALL.items():
         for row, other in others.items():
             texts = [_against(method, other, state, data) for state in STATES]
             if all(texts):
-                paper = f"{own[data]:.2f} against {printed[data][row]:.2f}"
+                paper = f"{own[data]:.2f} against {printed[data][row]:.2f}" if data in printed else ""
                 lines.append(f"| {name} | {row} | {paper} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
@@ -242,5 +242,7 @@ def table(name: str) -> str:
         "mac_cal_5": lambda: markdown(list(mac_cal.table_5(Path()))),
     }
     made |= {f"figure_{paper.replace('-', '_')}_{n}": partial(figure, paper, n) for paper, n in FIGURES}
-    made |= {f"{data}_{short}": partial(summary.trainings, data, short) for data, short in summary.TABLES}
+    made |= {
+        f"{data.replace('-', '_')}_{short}": partial(summary.trainings, data, short) for data, short in summary.TABLES
+    }
     return made[name]()

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.papers import mac_cal_figures, trained, trainings
 from benchmarks.papers.outputs import RESULTS, Cell, Output
+from benchmarks.papers.trainings import SMALL
 from benchmarks.quality.table import read
 
 PLAIN, MASKED = "as trained", "mac-cal"
@@ -117,7 +118,7 @@ def table_1(data: Path) -> Iterator[Cell]:
     printed = {
         name: {row: (number,) for row, number in zip(rows, numbers + TABLE_1_JOINT[name], strict=True)}
         for name, numbers in TABLE_1.items()
-    }
+    } | {SMALL: {}}
     yield from trained.cells(rows, ("ECE",), printed)
     for row, (method, number) in HEADS.items():
         yield _head(row, method, "ECE", number)
@@ -125,7 +126,7 @@ def table_1(data: Path) -> Iterator[Cell]:
 
 def table_2(data: Path) -> Iterator[Cell]:
     """The mean over the other data sets that the network was shown."""
-    for name, by_row in TABLE_2.items():
+    for name, by_row in (TABLE_2 | {SMALL: dict.fromkeys(TABLE_2["cifar10"], (None, None))}).items():
         for row, printed in by_row.items():
             lines = [line["unfamiliar"] for line in trained.lines(*ROWS[row], name) if "unfamiliar" in line]
             for metric, number in zip(("auroc", "fpr95"), printed, strict=True):
@@ -135,7 +136,7 @@ def table_2(data: Path) -> Iterator[Cell]:
 
 def figure_5(data: Path) -> Iterator[Cell]:
     """The mean over corruptions at each severity; the paper's figure prints no numbers."""
-    for name in trained.SETS:
+    for name in trained.ALL:
         for row in ("vanilla", "MaC-Cal"):
             lines = [line["corrupted"] for line in trained.lines(*ROWS[row], name) if "corrupted" in line]
             severities = sorted({key.split(":")[1] for line in lines for key in line})
@@ -154,11 +155,11 @@ def _cell(row: str, data: str, metric: str, printed: float | None, found: list[l
     if found:
         means = [[math.fsum(numbers) / len(numbers) for numbers in zip(*each, strict=True)] for each in found]
         ours, low, high = (100 * number for number in trained.interval(means))
-        yield Cell(row, trained.SETS[data], metric, printed, ours, low, high, len(means))
+        yield Cell(row, trained.ALL[data], metric, printed, ours, low, high, len(means))
 
 
 def table_3(data: Path) -> Iterator[Cell]:
-    for name, by_row in TABLE_3.items():
+    for name, by_row in (TABLE_3 | {SMALL: dict.fromkeys(METHODS, ((), ()))}).items():
         for row, (before, after) in by_row.items():
             rows = {row: (METHODS[row], PLAIN), f"{row} + MaC-Cal": (METHODS[row], MASKED)}
             printed = dict(zip(rows, (before, after), strict=True))
@@ -168,7 +169,8 @@ def table_3(data: Path) -> Iterator[Cell]:
 def table_4(data: Path) -> Iterator[Cell]:
     """What MaC-Cal takes in addition, in percent of the time of the training."""
     found = trained.lines("cross-entropy")
-    shares = [line["head_seconds"]["mac-cal"] / (trainings.EPOCHS * line["seconds_per_epoch"]) for line in found]
+    epochs = trainings.NETWORKS["cifar100"][1]
+    shares = [line["head_seconds"]["mac-cal"] / (epochs * line["seconds_per_epoch"]) for line in found]
     printed = 100 * (SECONDS[1] / SECONDS[0] - 1)
     yield Cell(
         "MaC-Cal", "CIFAR-100", "additional time", printed, 100 * math.fsum(shares) / len(shares), trainings=len(shares)
@@ -190,14 +192,14 @@ def _head(row: str, method: str, metric: str, printed: float) -> Cell:
 
 def figure_4(data: Path) -> Iterator[Cell]:
     """The paper's figure prints no numbers; it has the mean over all networks."""
-    return trained.cells(ROWS, ("accuracy", "AECE", "MCE"), {"cifar100": {}, "cifar10": {}})
+    return trained.cells(ROWS, ("accuracy", "AECE", "MCE"), dict.fromkeys(trained.ALL, {}))
 
 
 def figure_6(data: Path) -> Iterator[Cell]:
     """By the strength α; the paper's figure prints no numbers."""
     rows = {row: (method, PLAIN) for row, method in sorted(MIXTURES.items())}
     rows |= {f"{row} + MaC-Cal": (method, MASKED) for row, method in MIXTURES.items() if row.startswith("mixup")}
-    return trained.cells(rows, ("accuracy", "ECE"), {"cifar10": {}})
+    return trained.cells(rows, ("accuracy", "ECE"), {"cifar10": {}, SMALL: {}})
 
 
 INSTEAD = f"{trained.REDUCED}, in place of the paper's networks and 350 epochs"
@@ -260,7 +262,12 @@ OUTPUTS = [
         "corrupted",
     ),
     trained.output(
-        "figure 6", "ECE and accuracy by the strength of mixup", INSTEAD, figure_6, trainings.MIXTURES, ["cifar10"]
+        "figure 6",
+        "ECE and accuracy by the strength of mixup",
+        INSTEAD,
+        figure_6,
+        trainings.MIXTURES,
+        ("cifar10", SMALL),
     ),
     Output(
         "figure 7",

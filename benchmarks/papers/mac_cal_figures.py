@@ -82,10 +82,7 @@ LOGITS = Figure(measure_logits, draw_logits, (FILE,))
 def masked_lines(folder: Path = Path()) -> list[dict[str, Any]]:
     """What the first training of cross-entropy measured that has it: ratio, accuracy and confidence of each mask."""
     found = [
-        line["masked"]
-        for data in trained.SETS
-        for line in trained.lines("cross-entropy", data=data)
-        if "masked" in line
+        line["masked"] for data in trained.ALL for line in trained.lines("cross-entropy", data=data) if "masked" in line
     ]
     return found[0] if found else []
 

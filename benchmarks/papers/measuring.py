@@ -1,6 +1,7 @@
 """Measure what the queue trained: each file of predictions, as trained and after calibration.
 
-What was trained on a long tail is also measured with every row of SCTL's tables.
+What was trained on a long tail is also measured with every row of SCTL's tables. Small networks were trained several
+times, so they need no intervals over test samples.
 
 One JSON line for each state is added to benchmarks/results/papers.jsonl; what is there already is not measured again.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.papers import sctl
-from benchmarks.papers.trainings import RATIO
+from benchmarks.papers.trainings import RATIO, SMALL, Training
 from benchmarks.quality.table import read
 from temperance.calibrators import make_calibrator
 from temperance.jobs.evaluation import evaluate
@@ -66,25 +68,27 @@ def _measured(about: dict[str, Any], file: Any) -> Iterator[dict[str, Any]]:
     logits = {part: torch.from_numpy(file[f"{part}_logits"]).float() for part in ("train", "val", "test")}
     labels = {part: torch.from_numpy(file[f"{part}_labels"]).long() for part in ("train", "val", "test")}
     truth = labels["test"]
+    resamples = 0 if Training.parse(about["training"]).data == SMALL else RESAMPLES
+    calibrated, metrics = partial(_calibrated, resamples=resamples), partial(_metrics, resamples=resamples)
     last = {name: history[-1][name] for name in ("loss", "accuracy", "val_accuracy", "val_ece", "val_nll")}
     common = about | {"measured_at": Provenance.of({}, {}, seed=0).commit}
     seen = {
         state: _unfamiliar(file, state) | _entry("corrupted", corrupted.get(state)) for state in ("as trained", *heads)
     }
     own = {"state": "as trained", "last_epoch": last} | seen["as trained"] | _entry("masked", masked)
-    yield common | own | _metrics(logits["test"], truth)
+    yield common | own | metrics(logits["test"], truth)
     for name in CALIBRATORS:
-        yield common | {"state": name} | _calibrated(name, logits["val"], labels["val"], logits["test"], truth)
-    fitted = _calibrated("temperature", logits["train"], labels["train"], logits["test"], truth)
+        yield common | {"state": name} | calibrated(name, logits["val"], labels["val"], logits["test"], truth)
+    fitted = calibrated("temperature", logits["train"], labels["train"], logits["test"], truth)
     yield common | {"state": "temperature of the training part"} | fitted
     for row in sctl.ROWS if RATIO in about["training"].split() else ():
         probs = sctl.calibrated(row, logits["val"].double(), labels["val"], logits["test"].double())
-        yield common | {"state": row} | _metrics(probs, truth, from_logits=False)
+        yield common | {"state": row} | metrics(probs, truth, from_logits=False)
     for name in heads:
         head = {part: torch.from_numpy(file[f"{name}/{part}_logits"]).float() for part in ("val", "test")}
         rates = [round(row["keep_rate"], 4) for row in heads[name] if "keep_rate" in row]
-        yield common | {"state": name, "keep_rates": rates} | _metrics(head["test"], truth) | seen[name]
-        scaled = _calibrated("temperature", head["val"], labels["val"], head["test"], truth)
+        yield common | {"state": name, "keep_rates": rates} | metrics(head["test"], truth) | seen[name]
+        scaled = calibrated("temperature", head["val"], labels["val"], head["test"], truth)
         yield common | {"state": f"{name} + temperature"} | scaled
 
 
@@ -115,21 +119,23 @@ def _entry(name: str, found: Any) -> dict[str, Any]:
     return {name: found} if found else {}
 
 
-def _calibrated(name: str, fit: Tensor, fit_labels: Tensor, test: Tensor, labels: Tensor) -> dict[str, Any]:
+def _calibrated(
+    name: str, fit: Tensor, fit_labels: Tensor, test: Tensor, labels: Tensor, *, resamples: int
+) -> dict[str, Any]:
     """Test metrics after a calibrator, and its temperature where it has one."""
     kind, settings = parse_entry(name)
     calibrator = make_calibrator(kind, **settings).fit(fit, fit_labels)
-    found = _metrics(calibrator.predict_proba(test), labels, from_logits=False)
+    found = _metrics(calibrator.predict_proba(test), labels, resamples=resamples, from_logits=False)
     learnt = dict(calibrator.named_buffers()).get("temperature")
     if learnt is not None:
         found["temperature"] = round(float(learnt.double().mean()), 4)
     return found
 
 
-def _metrics(scores: Tensor, labels: Tensor, *, from_logits: bool = True) -> dict[str, Any]:
-    """Each metric with its 95 % interval over test samples."""
+def _metrics(scores: Tensor, labels: Tensor, *, resamples: int, from_logits: bool = True) -> dict[str, Any]:
+    """Each metric with its 95 % interval over test samples, or without if there are no resamples."""
     predictions = Predictions.of(scores, labels, from_logits=from_logits)
-    found = evaluate(predictions, metrics=METRICS, bootstrap=RESAMPLES)
+    found = evaluate(predictions, metrics=METRICS, bootstrap=resamples)
     return {
         row.metric: [None if math.isnan(value) else round(value, 6) for value in (row.value, row.low, row.high)]
         for row in found.rows

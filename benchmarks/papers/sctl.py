@@ -159,7 +159,7 @@ def _stand_ins(data: Path, rows: Sequence[str]) -> Iterator[Cell]:
 
 ABSENT = "we do not have the authors' predictions"
 INSTEAD = f"six published networks in place of the others on CIFAR-10 and CIFAR-100; for ImageNet {ABSENT}"
-LONG_TAILS = f"our own networks on long tails: {trained.counts(LONG_TAILED)}"
+LONG_TAILS = f"our own networks on long tails: {trained.counts(LONG_TAILED, tuple(trained.SETS))}"
 OURS = "a published ResNet-110 on CIFAR-10; `temperance analyse` draws it for any network"
 
 OUTPUTS = [

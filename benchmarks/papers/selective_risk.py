@@ -3,11 +3,12 @@
 claim      the AU loss has a lower ECE than cross-entropy and focal losses at about the same accuracy: ResNet-50 on
            CIFAR-100, 2.44 against 7.18 and 4.51, accuracy 74.69 against 74.37; on CIFAR-10 1.59 against 3.00 and 3.98,
            accuracy 92.34 against 94.51
-ours       ResNet-18, 100 epochs, beside the paper's ResNet-50, 200 or 250 epochs and three seeds.
-           `temperance reproduce selective-risk --table 1` prints the numbers with their intervals, and `--list` says
-           which trainings still wait
+ours       ResNet-18, 100 epochs, beside the paper's ResNet-50, 200 or 250 epochs and three seeds, and small networks on
+           5,000 images of CIFAR-10. `temperance reproduce selective-risk --table 1` prints the numbers with their
+           intervals, and `--list` says which trainings still wait
 seeds      0; 0, 1 and 2 where a table says "mean of 3"
-hardware   one H200, under two minutes for each training; the tables are read from benchmarks/results/papers.jsonl
+hardware   one H200, under two minutes for each training, and two cores of a CPU for small networks; the tables are read
+           from benchmarks/results/papers.jsonl
 
 AU is that of the published program with the paper's bandwidth, not with its choice of coverage for each network; the
 last row is AU as the paper prints it. Numbers are percent.
@@ -21,6 +22,7 @@ from pathlib import Path
 from benchmarks.papers import trained, trainings
 from benchmarks.papers.figures import gaps, reliability_figure
 from benchmarks.papers.outputs import Cell, Output
+from benchmarks.papers.trainings import SMALL
 from temperance.metrics.bins import Bins
 
 PLAIN, SCALED, ON_TRAINING = "as trained", "temperature", "temperature of the training part"
@@ -82,7 +84,7 @@ Printed = Mapping[str, tuple[float, ...]]
 def table_1(data: Path) -> Iterator[Cell]:
     printed = {
         name: dict(zip(LOSSES, zip(ACCURACY[name], ECE[name], strict=True), strict=False)) for name in trained.SETS
-    }
+    } | {SMALL: {}}
     rows = {row: (loss, PLAIN) for row, loss in LOSSES.items()}
     return trained.cells(rows, ("accuracy", "ECE"), printed)
 
@@ -95,13 +97,13 @@ def table_s4(data: Path) -> Iterator[Cell]:
     yield from _with_temperatures("AECE", ADAPTIVE, ADAPTIVE_SCALED)
     for name, state in META_STATES.items():
         rows = {f"{row} + {name}": (loss, state) for row, loss in LOSSES.items()}
-        printed = {data: dict(zip(rows, numbers, strict=False)) for data, numbers in META[name].items()}
+        printed = {data: dict(zip(rows, numbers, strict=False)) for data, numbers in META[name].items()} | {SMALL: {}}
         yield from trained.cells(rows, ("AECE", "accuracy"), printed)
 
 
 def with_meta() -> str:
     """Which losses were measured with MetaMis and MetaAcc."""
-    states, sets = META_STATES.values(), trained.SETS
+    states, sets = META_STATES.values(), trained.ALL
     found = [row for row, loss in LOSSES.items() if any(trained.lines(loss, s, data) for s in states for data in sets)]
     return f"MetaMis and MetaAcc are measured on later trainings only: {', '.join(found) or 'none yet'}"
 
@@ -116,7 +118,7 @@ def _with_temperatures(metric: str, plain: Printed, scaled: Printed) -> Iterator
             numbers = (scaled if said else plain)[data]
             for name, number in zip(LOSSES, numbers, strict=False):
                 printed.setdefault(data, {})[f"{name}{said}"] = (number,)
-    return trained.cells(rows, (metric,), printed)
+    return trained.cells(rows, (metric,), printed | {SMALL: {}})
 
 
 def figure_2(data: Path) -> Iterator[Cell]:
@@ -126,7 +128,7 @@ def figure_2(data: Path) -> Iterator[Cell]:
 
 def figure_s4(data: Path) -> Iterator[Cell]:
     """The paper's figure is of the validation part of Tiny-ImageNet."""
-    usual = {"inverse focal γ 1": "inverse-focal", "dual focal γ 5": "dual-focal"}
+    usual = {"inverse focal γ 1": "inverse-focal:gamma=1.0", "dual focal γ 5": "dual-focal:gamma=5.0"}
     return _by_setting(usual | trainings.GAMMAS, "cifar100")
 
 
@@ -137,7 +139,7 @@ def figure_s6(data: Path) -> Iterator[Cell]:
 
 def _by_setting(methods: Mapping[str, str], data: str) -> Iterator[Cell]:
     rows = {row: (method, PLAIN) for row, method in sorted(methods.items())}
-    return trained.cells(rows, ("ECE", "accuracy"), {data: {}})
+    return trained.cells(rows, ("ECE", "accuracy"), {data: {}, SMALL: {}})
 
 
 def said_of_sides(found: dict[str, Bins]) -> str:
@@ -163,7 +165,7 @@ OUTPUTS = [
     ),
     Output("figure 1", "weights and losses against the probability", "run", DRAWN),
     trained.output(
-        "figure 2", "ECE of AU with three confidence scores", INSTEAD, figure_2, trainings.SCORES, ["cifar100"]
+        "figure 2", "ECE of AU with three confidence scores", INSTEAD, figure_2, trainings.SCORES, ["cifar100", SMALL]
     ),
     Output(
         "figure 3",
@@ -183,7 +185,7 @@ OUTPUTS = [
         f"{trained.REDUCED}, on CIFAR-100, by ECE on the test part",
         figure_s4,
         trainings.GAMMAS,
-        ["cifar100"],
+        ["cifar100", SMALL],
     ),
     Output(
         "figure S5", "the effect of the bandwidth on the CDF", "run", "`temperance gradients --figure cdf` draws it"
@@ -194,6 +196,6 @@ OUTPUTS = [
         f"{trained.REDUCED}, in place of PreResNet-56; nine settings, by ECE on the test part",
         figure_s6,
         trainings.COVERAGES,
-        ["cifar10"],
+        ["cifar10", SMALL],
     ),
 ]

@@ -6,12 +6,12 @@ from statistics import fmean
 
 from benchmarks.papers import mac_cal, trained
 from benchmarks.papers.outputs import Cell, ours
-from benchmarks.papers.trained import SETS, verdict
+from benchmarks.papers.trained import ALL, SETS, verdict
 from benchmarks.papers.trainings import KEPT, METHODS, REFINED
 
 # The states of a training that are shown, by the end of a table's name.
 STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": "mac-cal"}
-TABLES = [(data, short) for data in SETS for short in STATES]
+TABLES = [(data, short) for data in ALL for short in STATES]
 
 # Metrics, the number that makes them readable, and digits.
 METRICS = {
@@ -29,14 +29,14 @@ NOT_YET = "not trained yet"
 
 def answers() -> str:
     """The questions that the papers answer with yes, and our answers, for each data set."""
-    lines = [f"| question | {' | '.join(SETS.values())} |", "|---" * (1 + len(SETS)) + "|"]
+    lines = [f"| question | {' | '.join(ALL.values())} |", "|---" * (1 + len(ALL)) + "|"]
     for other, name in (("mbls", "MbLS"), ("label-smoothing", "label smoothing"), ("cross-entropy", "cross-entropy")):
-        found = [_lower("acls", other, data) for data in SETS]
+        found = [_lower("acls", other, data) for data in ALL]
         lines.append(f"| Does ACLS have a lower ECE than {name}? | {' | '.join(found)} |")
     for other, name in (("cross-entropy", "cross-entropy"), ("focal", "focal loss"), ("flsd", "FL-53")):
-        found = [_lower("au", other, data, at_accuracy=True) for data in SETS]
+        found = [_lower("au", other, data, at_accuracy=True) for data in ALL]
         lines.append(f"| Does AU have a lower ECE than {name}, and at what accuracy? | {' | '.join(found)} |")
-    lines.append(f"| Does MaC-Cal lower the ECE of each training? | {' | '.join(map(_each_lower, SETS))} |")
+    lines.append(f"| Does MaC-Cal lower the ECE of each training? | {' | '.join(map(_each_lower, ALL))} |")
     return "\n".join(lines)
 
 
@@ -74,7 +74,7 @@ def without_and_with(method: str, metric: str, data: str) -> tuple[Cell, Cell] |
 def progress() -> str:
     """How many of the training methods were measured on each data set, and which wait."""
     lines = ["| data | methods | waiting |", "|---|---|---|"]
-    for data, name in SETS.items():
+    for data, name in ALL.items():
         waiting = [method for method in METHODS if not trained.is_measured(method, data)]
         broken = [method for method in METHODS if trained.broke_down(method, data)]
         done = f"{len(METHODS) - len(waiting)} of {len(METHODS)}"

@@ -2,6 +2,7 @@
 
 A method is a loss with the settings of its paper, with changes after a colon where there are any, or a mix: see
 `trainings.training_of`. Most are ResNet-18 and 100 epochs, on CIFAR-100 and CIFAR-10; the papers train larger networks.
+Small networks were trained more often, on a part of CIFAR-10.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.papers.outputs import RESULTS, Cell, Output
-from benchmarks.papers.trainings import Training, training_of
+from benchmarks.papers.trainings import SMALL, Training, training_of
 from benchmarks.quality.table import read
 
 SETS = {"cifar100": "CIFAR-100", "cifar10": "CIFAR-10"}
+ALL = SETS | {SMALL: "5,000 images"}
 REDUCED = "ResNet-18, 100 epochs"
+ALSO_SMALL = "small networks on 5,000 images of CIFAR-10"
 
 PERCENT = {"ECE": "ece", "AECE": "adaptive-ece", "classwise ECE": "classwise-ece", "accuracy": "accuracy", "MCE": "mce"}
 
@@ -107,12 +110,12 @@ def cells(
     rows: Mapping[str, tuple[str, str]],
     metrics: Sequence[str],
     printed: Mapping[str, Mapping[str, Sequence[float]]],
-    columns: Mapping[str, str] = SETS,
+    columns: Mapping[str, str] = ALL,
 ) -> Iterator[Cell]:
-    """The cells of rows that were trained, on each data set for which the paper's numbers are given.
+    """The cells of rows that were trained, on each data set of `printed`.
 
     rows     {row: (method, state)}
-    printed  {data: {row: the paper's number for each metric}}; a row may be missing
+    printed  {data: {row: the paper's number for each metric}}; rows may be missing
     columns  {data: what is said of it}
     """
     for data, numbers in printed.items():
@@ -144,13 +147,18 @@ def output(
     how: str,
     cells: Callable[[Path], Iterator[Cell]],
     methods: Mapping[str, str],
-    sets: Sequence[str] = tuple(SETS),
+    sets: Sequence[str] = tuple(ALL),
 ) -> Output:
     """A table or figure of trainings of the queue, {row: method}; state and text say which of them were measured."""
-    begun = any(is_measured(method, data) for method in methods.values() for data in sets)
-    said = f"{how if begun else 'waiting in the queue'}; trained: {counts(methods, sets)}"
+    begun = [data for data in sets if any(is_measured(method, data) for method in methods.values())]
+    said = "; ".join([*(networks(how, begun) or ["waiting in the queue"]), f"trained: {counts(methods, sets)}"])
     table = cells if begun else None
     return Output(name, about, "reduced" if begun else "not run", said, table, methods=methods, sets=tuple(sets))
+
+
+def networks(how: str, begun: Sequence[str]) -> list[str]:
+    """What is reduced, by the data sets that were trained on; `how` is about the larger networks."""
+    return [how] * bool(set(begun) - {SMALL}) + [ALSO_SMALL] * (SMALL in begun)
 
 
 def shown(name: str, about: str, how: str, cells: Callable[[Path], Iterator[Cell]], kind: str) -> Output:
@@ -158,14 +166,14 @@ def shown(name: str, about: str, how: str, cells: Callable[[Path], Iterator[Cell
 
     kind  the entry of a line: "unfamiliar" or "corrupted"
     """
-    found = [data for data in SETS if any(kind in line for line in lines("cross-entropy", data=data))]
+    found = [data for data in ALL if any(kind in line for line in lines("cross-entropy", data=data))]
     if not found:
         return Output(name, about, "not run", f"{how}; only later trainings of cross-entropy are shown such images")
-    said = " and ".join(SETS[data] for data in found)
-    return Output(name, about, "reduced", f"{how}; networks of {said}", cells)
+    said = " and ".join(ALL[data] for data in found)
+    return Output(name, about, "reduced", "; ".join([*networks(how, found), f"networks of {said}"]), cells)
 
 
-def counts(methods: Mapping[str, str], sets: Sequence[str] = tuple(SETS)) -> str:
+def counts(methods: Mapping[str, str], sets: Sequence[str] = tuple(ALL)) -> str:
     """How many of the methods were trained on each data set."""
     return ", ".join(progress(methods, data) for data in sets)
 
@@ -182,4 +190,4 @@ def progress(methods: Mapping[str, str], data: str) -> str:
     count = f"all {n}" if not waiting else f"{done} of {n}" if done else f"none of {n} yet"
     notes = [f"waiting: {', '.join(waiting)}"] if waiting and done else []
     notes += [f"broke down: {', '.join(broken)}"] if broken else []
-    return f"{count} on {SETS[data]}" + (f" ({'; '.join(notes)})" if notes else "")
+    return f"{count} on {ALL[data]}" + (f" ({'; '.join(notes)})" if notes else "")
