@@ -256,7 +256,7 @@ def test_small_networks_come_last_and_have_the_settings_of_cifar10() -> None:
     for method in METHODS:
         large, own = (training_of(method, each) for each in ("cifar10", SMALL))
         assert (own.loss, own.changes) == (large.loss, large.changes)
-        seeds = [each.seed for each in queue() if replace(each, changes=each.changes[:-1]) == own]
+        seeds = [each.seed for each in queue() if each.of_any_seed == own]
         assert sorted(seeds) == [0, 1, 2, 3, 4]
 
 

@@ -21,7 +21,7 @@ from benchmarks.papers import (
     trained,
 )
 from benchmarks.papers.outputs import PAPERS, Cell, Output, outputs_of, store, stored
-from benchmarks.papers.trainings import queue, training_of
+from benchmarks.papers.trainings import Training, queue, training_of
 from benchmarks.quality.table import read
 from commands import run
 from temperance.cli import reproduce
@@ -98,7 +98,7 @@ def test_numbers_that_the_paper_does_not_print_have_no_column() -> None:
 def text_about(output: Output, data: str) -> str:
     """What an output says about its trainings on a data set."""
     (said,) = re.findall(
-        rf"((?:all|none of|\d+ of) \d+(?: yet)? on {trained.SETS[data]}\b(?: \(waiting: .*?\)(?=, |$))?)", output.how
+        rf"((?:all|none of|\d+ of) \d+(?: yet)? on {trained.ALL[data]}\b(?: \(waiting: .*?\)(?=, |$))?)", output.how
     )
     return str(said)
 
@@ -106,14 +106,14 @@ def text_about(output: Output, data: str) -> str:
 @pytest.mark.parametrize(("paper", "output"), ALL, ids=lambda value: getattr(value, "name", value))
 def test_the_list_says_what_waits_and_nothing_else(paper: str, output: Output) -> None:
     """A training that was measured does not wait, and one that was not does; what waits is in the queue."""
-    measured = {line["training"] for line in read(outputs.RESULTS / "papers.jsonl")}
-    queued = set(queue())
+    measured = {Training.parse(line["training"]).of_any_seed for line in read(outputs.RESULTS / "papers.jsonl")}
+    queued = {training.of_any_seed for training in queue()}
     if not output.methods:
         assert "wait" not in output.how and "trained:" not in output.how
     for data in output.sets:
         assert all(", " not in row for row in output.methods), "names are between commas"
         trainings = {row: training_of(method, data) for row, method in output.methods.items()}
-        waiting = [row for row, training in trainings.items() if training.line not in measured]
+        waiting = [row for row, training in trainings.items() if training not in measured]
         assert all(trainings[row] in queued for row in waiting)
         said, n = text_about(output, data), len(trainings)
         if not waiting:
@@ -301,7 +301,7 @@ def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch:
     assert (auroc.ours, auroc.low, auroc.high, fpr.ours) == pytest.approx((70, 60, 80, 60))
     error, accuracy = mac_cal.figure_5(tmp_path)
     assert error.row == "vanilla, severity 3" and (error.ours, accuracy.ours) == pytest.approx((20, 60))
-    assert trained.shown("table 2", "", "small", mac_cal.table_2, "unfamiliar").state == "reduced"
+    assert trained.shown("table 2", "", "small", "unfamiliar").how == "small; trained with cross-entropy on CIFAR-100"
 
 
 # ------------------------------------------------------------------------------------------ what docs/evidence.md says

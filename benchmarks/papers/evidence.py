@@ -242,7 +242,6 @@ def table(name: str) -> str:
         "mac_cal_5": lambda: markdown(list(mac_cal.table_5(Path()))),
     }
     made |= {f"figure_{paper.replace('-', '_')}_{n}": partial(figure, paper, n) for paper, n in FIGURES}
-    made |= {
-        f"{data.replace('-', '_')}_{short}": partial(summary.trainings, data, short) for data, short in summary.TABLES
-    }
+    tables = {f"{data}_{short}": partial(summary.trainings, data, short) for data, short in summary.TABLES}
+    made |= {key.replace("-", "_"): table for key, table in tables.items()}
     return made[name]()

@@ -192,7 +192,7 @@ def _head(row: str, method: str, metric: str, printed: float) -> Cell:
 
 def figure_4(data: Path) -> Iterator[Cell]:
     """The paper's figure prints no numbers; it has the mean over all networks."""
-    return trained.cells(ROWS, ("accuracy", "AECE", "MCE"), dict.fromkeys(trained.ALL, {}))
+    return trained.cells(ROWS, ("accuracy", "AECE", "MCE"), {name: {} for name in trained.ALL})
 
 
 def figure_6(data: Path) -> Iterator[Cell]:
@@ -203,14 +203,6 @@ def figure_6(data: Path) -> Iterator[Cell]:
 
 
 INSTEAD = f"{trained.REDUCED}, in place of the paper's networks and 350 epochs"
-
-
-def figure_1() -> Output:
-    """Weights masked at random: it needs features, which only later trainings of the queue measured."""
-    about, how = "confidence and accuracy with weights masked at random", "`temperance analyse` draws it for any run"
-    if mac_cal_figures.masked_lines():
-        return Output("figure 1", about, "reduced", f"{INSTEAD}; {how}", figure=mac_cal_figures.MASKED)
-    return Output("figure 1", about, "not run", f"only later trainings of cross-entropy measure it; {how}")
 
 
 OUTPUTS = [
@@ -225,8 +217,8 @@ OUTPUTS = [
         "table 2",
         "detection of other data (AUROC, FPR95)",
         f"{INSTEAD}; the other CIFAR, without SVHN",
-        table_2,
         "unfamiliar",
+        table_2,
     ),
     trained.output("table 3", "ten methods with and without MaC-Cal, means over networks", INSTEAD, table_3, METHODS),
     Output(
@@ -243,7 +235,13 @@ OUTPUTS = [
         "two ResNet-18 on CIFAR-100, in place of DenseNet-121 (the caption says ResNet59); accuracy and ECE",
         table_5,
     ),
-    figure_1(),
+    trained.shown(
+        "figure 1",
+        "confidence and accuracy with weights masked at random",
+        f"{INSTEAD}; `temperance analyse` draws it for any run",
+        "masked",
+        figure=mac_cal_figures.MASKED,
+    ),
     Output(
         "figure 2",
         "maps of the logits, angles of the classifier, reliability",
@@ -258,8 +256,8 @@ OUTPUTS = [
         "figure 5",
         "ECE on corrupted images",
         f"{INSTEAD}; five corruptions of three severities, the mean of them",
-        figure_5,
         "corrupted",
+        figure_5,
     ),
     trained.output(
         "figure 6",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +22,17 @@ def write_small(source: Path, target: Path) -> None:
     with np.load(source) as file:
         chosen = np.random.default_rng(0).permutation(len(file["train_labels"]))[: 2 * SIZE]
         rows = {"train": ("train", chosen[:SIZE]), "val": ("train", chosen[SIZE:]), "test": ("test", slice(None))}
-        arrays = {
+        arrays: dict[str, Any] = {
             f"{part}_{kind}": np.ascontiguousarray(file[f"{of}_{kind}"][which])
             for part, (of, which) in rows.items()
             for kind in ("images", "labels")
         }
-    small = {name: _shrunk(array) if name.endswith("_images") else array for name, array in arrays.items()}
+    arrays |= {name: _shrunk(images) for name, images in arrays.items() if name.endswith("_images")}
     with atomic_write(target) as temporary, temporary.open("wb") as opened:
-        np.savez(opened, **small)
+        np.savez(opened, **arrays)
 
 
-def _shrunk(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _shrunk(images: npt.NDArray[np.uint8]) -> Any:
     """Images (n, height, width, channels) in which each square of pixels has become its mean."""
     n, height, width, channels = images.shape
     squares = images.reshape(n, height // SHRINK, SHRINK, width // SHRINK, SHRINK, channels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 from benchmarks.papers import mac_cal, trained
@@ -121,4 +122,4 @@ def _number(lines: list[trained.Line], metric: str) -> str:
     """A metric of all seeds, with its interval."""
     key, times, digits = METRICS[metric]
     value, low, high = (times * number for number in trained.interval([line[key] for line in lines]))
-    return f"{value:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+    return f"{value:.{digits}f}" + ("" if math.isnan(low) else f" ({low:.{digits}f}–{high:.{digits}f})")

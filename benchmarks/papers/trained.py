@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from benchmarks.papers.outputs import RESULTS, Cell, Output
+from benchmarks.papers.outputs import RESULTS, Cell, Figure, Output
 from benchmarks.papers.trainings import SMALL, Training, training_of
 from benchmarks.quality.table import read
 
@@ -66,9 +65,7 @@ def _by_training(file: Path, changed: int) -> dict[Training, list[Line]]:
     """The lines of each training, those of all seeds together; read again when the file has changed."""
     found: dict[Training, list[Line]] = {}
     for line in read(file):
-        training = Training.parse(line["training"])
-        changes = tuple(change for change in training.changes if not change.startswith("seed="))
-        found.setdefault(replace(training, changes=changes), []).append(line)
+        found.setdefault(Training.parse(line["training"]).of_any_seed, []).append(line)
     return found
 
 
@@ -151,26 +148,27 @@ def output(
 ) -> Output:
     """A table or figure of trainings of the queue, {row: method}; state and text say which of them were measured."""
     begun = [data for data in sets if any(is_measured(method, data) for method in methods.values())]
-    said = "; ".join([*(networks(how, begun) or ["waiting in the queue"]), f"trained: {counts(methods, sets)}"])
+    done = [said for said, any_of in ((how, set(SETS)), (ALSO_SMALL, {SMALL})) if any_of & set(begun)]
+    said = "; ".join([*(done or ["waiting in the queue"]), f"trained: {counts(methods, sets)}"])
     table = cells if begun else None
     return Output(name, about, "reduced" if begun else "not run", said, table, methods=methods, sets=tuple(sets))
 
 
-def networks(how: str, begun: Sequence[str]) -> list[str]:
-    """What is reduced, by the data sets that were trained on; `how` is about the larger networks."""
-    return [how] * bool(set(begun) - {SMALL}) + [ALSO_SMALL] * (SMALL in begun)
+def shown(
+    name: str,
+    about: str,
+    how: str,
+    kind: str,
+    cells: Callable[[Path], Iterator[Cell]] | None = None,
+    figure: Figure | None = None,
+) -> Output:
+    """A table or figure of what only later trainings of cross-entropy measured.
 
-
-def shown(name: str, about: str, how: str, cells: Callable[[Path], Iterator[Cell]], kind: str) -> Output:
-    """A table or figure of other images that networks of cross-entropy were shown; the first of them were not.
-
-    kind  the entry of a line: "unfamiliar" or "corrupted"
+    kind  the entry of a line: "unfamiliar" and "corrupted" images, or "masked" weights
     """
     found = [data for data in ALL if any(kind in line for line in lines("cross-entropy", data=data))]
-    if not found:
-        return Output(name, about, "not run", f"{how}; only later trainings of cross-entropy are shown such images")
-    said = " and ".join(ALL[data] for data in found)
-    return Output(name, about, "reduced", "; ".join([*networks(how, found), f"networks of {said}"]), cells)
+    said = f"trained with cross-entropy on {' and '.join(ALL[data] for data in found)}"
+    return Output(name, about, "reduced", f"{how}; {said}", cells, figure=figure)
 
 
 def counts(methods: Mapping[str, str], sets: Sequence[str] = tuple(ALL)) -> str:

@@ -61,6 +61,15 @@ class Training:
     def seed(self) -> int:
         return self.job("").recipe.seed
 
+    @property
+    def of_any_seed(self) -> Training:
+        """The training whose line does not name a seed.
+
+        >>> Training.parse("cifar10 resnet18 100 focal seed=1").of_any_seed.line
+        'cifar10 resnet18 100 focal'
+        """
+        return replace(self, changes=tuple(change for change in self.changes if not change.startswith("seed=")))
+
     def job(self, folder: str, *, fast: bool = False) -> Job:
         """What `temperance train` would do, with images from FOLDER/DATA.npz; fast where there is a GPU."""
         _, changes = parse_entry(":".join(["recipe", *self.changes]))
@@ -238,7 +247,7 @@ def _in_order() -> Iterator[Training]:
 
 def _small() -> Iterator[Training]:
     """Small networks, several of each."""
-    methods = (*METHODS, "balcal")
+    methods = (*METHODS, "balcal", "plp")
     changed = (PARTS, CONDITIONS, SCORES, MARGINS, MIXTURES, GAMMAS, COVERAGES, STRENGTHS)
     changes = [method for each in changed for method in each.values()]
     for chosen, seeds in ((methods, range(3)), (changes, range(3)), (methods, range(3, 5))):
