@@ -54,8 +54,8 @@ class Recipe:
     warmup         number of epochs in which the learning rate rises to its initial value
     clip           largest norm of the gradient; None: no limit. Without it a steep penalty, such as that of ACLS, can
                    break training in its first steps
-    crop           crop at random after adding a black border: so many pixels wide, or a share of the image's shorter side
-                   (below 1); 0: do not crop
+    crop           crop at random after adding a black border of this many pixels, or of this share (below 1) of the
+                   image's shorter side; 0: do not crop
     flip           flip half of the images at random, left to right; not for digits or letters
     mix            "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
     balance        train a second, fixed classifier beside the network's own, and mix both so that confidence in
