@@ -66,6 +66,19 @@ def test_predictions_of_its_own_images_are_those_of_the_run(trained: Path, image
     assert torch.equal(again.scores, expected.scores) and torch.equal(again.labels, expected.labels)
 
 
+def test_images_are_split_and_resized_as_in_the_training(images: Path, tmp_path: Path) -> None:
+    arrays = np.load(images)
+    whole = {name: arrays[name] for name in arrays.files if not name.startswith("val")}
+    np.savez(tmp_path / "whole.npz", **whole)
+    how = ("--size", "16", "--val-fraction", "0.3", "--split-seed", "1")
+    assert run("train", tmp_path / "whole.npz", "-o", tmp_path / "run", *QUICK, *how, "--bootstrap", "0").code == 0
+    expected, _ = read_pair(tmp_path / "run" / "predictions.npz")
+    found = run("predict", tmp_path / "run", tmp_path / "whole.npz", "--part", "val", "-o", tmp_path / "val.npz")
+    assert found.code == 0, found.err
+    again = read_predictions(tmp_path / "val.npz")
+    assert torch.equal(again.scores, expected.scores) and torch.equal(again.labels, expected.labels)
+
+
 def test_a_retrained_classifier_predicts_with_its_head(retrained: Path, images: Path, tmp_path: Path) -> None:
     found = run("predict", retrained, images, "--part", "val", "-o", tmp_path / "val.npz")
     assert found.code == 0, found.err

@@ -277,6 +277,8 @@ def test_every_recipe_names_its_paper() -> None:
             "--keep-from must be less than the 100 epochs",
         ),
         (["train", "digits", "-o", "run", "--crop", HUGE], "--crop must be"),
+        (["train", "digits", "-o", "run", "--warmup", "100"], "--warmup must be less than the 100 epochs"),
+        (["train", "digits", "-o", "run", "--mix", "mixup:alpha=0"], "mixup: alpha must be a number above 0; got 0"),
         (["train", "digits", "-o", "run", "--size", HUGE], "--size must be"),
         (["train", "digits", "-o", "run", "--batch-size", "9000"], "--batch-size 9000 exceeds the"),
         (["train", "digits", "-o", "run", "--preset", "x"], "--preset must be"),

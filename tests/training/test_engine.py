@@ -71,6 +71,16 @@ def killed_in_epoch(epoch: int) -> Any:
 # ------------------------------------------------------------------------------------------------------------- learning
 
 
+def test_small_images_have_a_small_border() -> None:
+    """A border of four pixels would leave little of an image of eight."""
+    data, quick = digits(200), {"epochs": 1, "batch_size": 40}
+    found, expected, other = (
+        weights(train(small_network(), data, "cross-entropy", recipe).network)
+        for recipe in (Recipe(**quick), Recipe(crop=1, **quick), Recipe(crop=4, **quick))
+    )
+    assert same(found, expected) and not same(found, other)
+
+
 def test_it_learns_and_predicts(tmp_path: Path) -> None:
     data = digits(1000)
     recipe = Recipe(epochs=12, batch_size=32, lr=0.05, crop=0, flip=False)

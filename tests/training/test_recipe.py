@@ -58,7 +58,21 @@ def test_optimisers_have_the_settings() -> None:
 
 def test_a_preset_with_other_settings() -> None:
     recipe = Recipe.of("cifar", epochs=10, seed=3)
-    assert (recipe.epochs, recipe.drops, recipe.seed) == (10, (150, 250), 3)
+    assert (recipe.epochs, recipe.batch_size, recipe.seed) == (10, 128, 3)
+
+
+def test_a_preset_with_fewer_epochs_drops_at_the_same_shares_of_them() -> None:
+    shorter = Recipe.of("cifar", epochs=35)
+    assert [shorter.lr_at(epoch) for epoch in (14, 15, 24, 25)] == [0.1, 0.01, 0.01, 0.001]
+    assert Recipe.of("cifar", epochs=350).drops == (150, 250)
+    assert Recipe.of("cifar", epochs=35, drops=(5,)).drops == (5,)
+    assert Recipe.of(epochs=35).drops == Recipe().drops
+
+
+def test_the_border_is_in_pixels_or_a_share_of_the_shorter_side() -> None:
+    assert [Recipe().border(side, side) for side in (8, 32, 224)] == [1, 4, 28]
+    assert Recipe(crop=0.25).border(40, 20) == 5
+    assert (Recipe(crop=3).border(8, 8), Recipe(crop=0).border(8, 8)) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +82,8 @@ def test_a_preset_with_other_settings() -> None:
         ({"mix": "mixup:beta=2"}, "recipe: there is no setting of mixup named 'beta'"),
         ({"mix": "mixup:alpha=0"}, "recipe: mixup: alpha must be a number above 0; got 0"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum"),
+        ({"warmup": 6, "epochs": 6}, "warmup must be less than the 6 epochs; got 6"),
+        ({"crop": 2.5}, "crop must be a whole number from 0 to 10000 or a number above 0 and below 1; got 2.5"),
         ({"preset": "cifra"}, "preset must be one of"),
         ({"epoch": 3}, "did you mean epochs"),
     ],

@@ -19,7 +19,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--part", choices=("train", "val", "test"), default="test", help="which images of DATA (test)")
     parser.add_argument("--head", type=Path, metavar="HEAD", help="predict with a head that `retrain` saved")
-    parser.add_argument("--size", type=int, metavar="PIXELS", help="resize images to this height and width")
+    parser.add_argument("--size", type=int, metavar="PIXELS", help="height and width of images (as in training)")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
     parser.add_argument("--download", action="store_true", help="fetch a named data set if it is not there")
     parser.set_defaults(run=run)
@@ -28,12 +28,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
 
-    from temperance.data import read_images
     from temperance.heads import load_head
     from temperance.heads.retraining import is_retrained, origin_of
     from temperance.heads.splitting import split
     from temperance.predictions import Predictions, write_predictions
-    from temperance.training import open_network, predict
+    from temperance.training import open_network, predict, read_for
 
     folder, head = args.folder, args.head
     if is_retrained(folder):
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"{folder} has a head of its own: leave out --head, or name the run that it came from")
         folder, head = origin_of(folder)
     with progress_bar() as tell:
-        data = read_images(args.data, size=args.size, download=args.download, progress=tell)
+        data = read_for(folder, args.data, size=args.size, download=args.download, progress=tell)
         part = getattr(data, args.part)
         found = open_network(folder, part.shape, device=args.device or best_device())
         network = found.network

@@ -80,7 +80,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("factor", real, "factor of each drop (0.1)"),
         ("warmup", whole, "epochs in which it rises (0)"),
         ("clip", optional, "largest norm of the gradient (2; none: no limit)"),
-        ("crop", whole, "crop at random after adding a border of N pixels (4)"),
+        ("crop", {"type": number, "metavar": "N"}, "crop at random after adding a border: pixels, or a share (0.125)"),
         ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0 (none)"),
         ("balance", optional, "confidence in training as a share of accuracy, by a second, fixed classifier (BalCAL)"),
         ("freeze", optional | {"metavar": "N"}, "groups of layers frozen one by one from the classifier down (PLP)"),
@@ -92,7 +92,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", help=text, **how)
     for name, text in (
         ("nesterov", "Nesterov's momentum"),
-        ("flip", "flip half of the images at random (yes)"),
+        ("flip", "flip half of the images at random (yes); not for digits or letters"),
         ("compile", "compile the network first"),
         ("deterministic", "bit-identical runs on a GPU, more slowly"),
     ):
@@ -107,11 +107,19 @@ def numbers(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"must be numbers with commas, such as 150,250; got {text!r}") from None
 
 
+def number(text: str) -> float:
+    """A number; a whole one stays an integer."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
+
+
 def number_or_none(text: str) -> float | str:
     """A number, or the word none, which turns the setting off."""
     try:
-        return "none" if text == "none" else int(text) if text.isdecimal() else float(text)
-    except ValueError:
+        return "none" if text == "none" else number(text)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"must be a number or none; got {text!r}") from None
 
 

@@ -3,7 +3,7 @@
 from temperance.training.balanced import Balanced
 from temperance.training.engine import train
 from temperance.training.freezing import ProgressiveFreezing
-from temperance.training.job import Job, open_network, open_run, read_job
+from temperance.training.job import Job, open_network, open_run, read_for, read_job
 from temperance.training.networks import NETWORKS, Network, make_network
 from temperance.training.prediction import predict
 from temperance.training.recipe import RECIPES, Recipe
@@ -22,6 +22,7 @@ __all__ = [
     "open_network",
     "open_run",
     "predict",
+    "read_for",
     "read_job",
     "read_run",
     "train",

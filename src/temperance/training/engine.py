@@ -176,8 +176,9 @@ class Training:
         generator = torch.Generator().manual_seed(seed_of(recipe.seed, epoch))
         order = torch.randperm(n, generator=generator)[: steps * recipe.batch_size]
         moves = None
-        if recipe.crop or recipe.flip:
-            moves = draw_moves(n, pad=recipe.crop, flip=recipe.flip, generator=generator)
+        border = recipe.border(*self.train_part.shape[:2])
+        if border or recipe.flip:
+            moves = draw_moves(n, pad=border, flip=recipe.flip, generator=generator)
         # Each process takes one slice of every batch, in the order of ranks; batch-level losses rely on that order.
         size = recipe.batch_size // processes()
         mine = order.view(steps, processes(), size)[:, rank()].flatten()

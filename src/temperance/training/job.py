@@ -162,6 +162,17 @@ def open_network(folder: str | Path, shape: tuple[int, int, int], *, device: str
     return read_run(folder, job.network_for(shape, test.k).to(usable_device(device)))
 
 
+def read_for(folder: str | Path, source: str, *, size: int | None = None, **how: Any) -> ImageData:
+    """Images for a finished run: those it was trained on are split as in its training, and all are resized as there.
+
+    size  another height and width; `download` and `progress` go to `read_images`
+    """
+    job = _job_of(Path(folder))
+    own = Path(source).name == Path(job.data).name  # wherever the data is now
+    options = {name: value for name, value in job.data_options.items() if own or name == "size"}
+    return read_images(source, **(options if size is None else {**options, "size": size}), **how)
+
+
 def _job_of(place: Path, data: str | None = None) -> Job:
     """The job of a finished run; `data` is where its images are now, if they have moved."""
     about = read_about(place)

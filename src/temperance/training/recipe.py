@@ -21,6 +21,7 @@ from temperance.settings import (
     CountOrZero,
     NameOf,
     NonNegative,
+    OpenFraction,
     Positive,
     PositiveFraction,
     Seed,
@@ -53,8 +54,9 @@ class Recipe:
     warmup         number of epochs in which the learning rate rises to its initial value
     clip           largest norm of the gradient; None: no limit. Without it a steep penalty, such as that of ACLS, can
                    break training in its first steps
-    crop           crop at random after adding a black border of this many pixels; 0: do not crop
-    flip           flip half of the images at random
+    crop           crop at random after adding a black border of this many pixels, or of this share (below 1) of the
+                   image's shorter side; 0: do not crop
+    flip           flip half of the images at random, left to right; not for digits or letters
     mix            "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
     balance        train a second, fixed classifier beside the network's own, and mix both so that confidence in
                    training is this share of accuracy (BalCAL), such as 0.95
@@ -83,7 +85,7 @@ class Recipe:
     factor: PositiveFraction = 0.1
     warmup: CountOrZero = 0
     clip: Positive | None = 2.0
-    crop: Pixels = 4
+    crop: Pixels | OpenFraction = 0.125
     flip: bool = True
     mix: Annotated[str, NameOf("a mix", MIXES.make)] | None = None
     balance: PositiveFraction | None = None
@@ -99,22 +101,33 @@ class Recipe:
         _check(vars(self))
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
-        if self.keep_from is not None and self.keep_from >= self.epochs:
-            raise InputError(
-                f"keep_from must be less than the {plural(self.epochs, 'epoch')}; got {self.keep_from}",
-                flags={"keep_from": "--keep-from"},
-            )
+        for name in ("warmup", "keep_from"):
+            if (getattr(self, name) or 0) >= self.epochs:
+                raise InputError(
+                    f"{name} must be less than the {plural(self.epochs, 'epoch')}; got {getattr(self, name)}",
+                    flags={name: f"--{name.replace('_', '-')}"},
+                )
         object.__setattr__(self, "drops", tuple(self.drops))
 
     @classmethod
     def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
-        """A recipe from a preset; settings given here replace those of the preset."""
+        """A recipe from a preset; settings given here replace those of the preset.
+
+        With another number of epochs, the learning rate drops at the same shares of them.
+
+        >>> Recipe.of("cifar", epochs=70).drops
+        (30, 50)
+        """
         _check(settings)
         if preset is not None:
             one_of("preset", preset, RECIPES)
+        recipe = RECIPES[preset] if preset else cls()
         if "epochs" in settings:
-            settings.setdefault("keep_from", None)  # that of a preset is for its own number of epochs
-        return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
+            # What a preset counts in epochs is for its own number of epochs.
+            longer = settings["epochs"] / recipe.epochs
+            settings.setdefault("drops", tuple(drop if drop < 1 else round(drop * longer) for drop in recipe.drops))
+            settings.setdefault("keep_from", None)
+        return dataclasses.replace(recipe, **settings)
 
     def lr_at(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0."""
@@ -131,6 +144,10 @@ class Recipe:
 
     def _epoch_of(self, drop: float) -> int:
         return round(drop * self.epochs) if drop < 1 else int(drop)
+
+    def border(self, height: int, width: int) -> int:
+        """How wide the border of images of this size is, in pixels."""
+        return round(self.crop * min(height, width)) if self.crop < 1 else int(self.crop)
 
     @property
     def first_kept(self) -> int:
@@ -162,14 +179,15 @@ def _check(settings: Mapping[str, Any]) -> None:
     try:
         check_settings("recipe", settings_of(Recipe), settings)
     except InputError as error:
-        error.flags = {f"recipe: {name}": f"--{name.replace('_', '-')}" for name in settings}
+        flags = {f"recipe: {name} must": f"--{name.replace('_', '-')} must" for name in settings}
+        error.flags = {**flags, "recipe: ": ""}
         raise
 
 
 # The settings of the papers, by data set or method.
 RECIPES = {
     "cifar": Recipe(epochs=350, drops=(150, 250)),
-    "tiny-imagenet": Recipe(drops=(40, 60), batch_size=64),
+    "tiny-imagenet": Recipe(drops=(40, 60), batch_size=64, crop=4),
     "imagenet": Recipe(epochs=200, optimiser="adamw", lr=5e-4, weight_decay=0.05, batch_size=256, schedule="cosine"),
     "selective-cifar10": Recipe(epochs=200, drops=(60, 120, 160), factor=0.2, keep="best"),
     "selective-cifar100": Recipe(epochs=250, drops=(60, 120, 160), factor=0.2, keep="best"),
