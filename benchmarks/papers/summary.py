@@ -7,7 +7,7 @@ from statistics import fmean
 
 from benchmarks.papers import mac_cal, trained
 from benchmarks.papers.outputs import Cell, ours
-from benchmarks.papers.trained import ALL, SETS, verdict
+from benchmarks.papers.trained import ALL, verdict
 from benchmarks.papers.trainings import KEPT, METHODS, REFINED
 
 # The states of a training that are shown, by the end of a table's name.
@@ -107,7 +107,7 @@ def kept() -> str:
     states = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
     heads = ["data", "method", "kept", "accuracy", *(f"NLL {said}" for said in states.values())]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for data, name in SETS.items():
+    for data, name in ALL.items():
         for method in KEPT:
             if not trained.lines(f"{method} {REFINED}", data=data):
                 continue

@@ -250,7 +250,8 @@ def _small() -> Iterator[Training]:
     methods = (*METHODS, "balcal", "plp")
     changed = (PARTS, CONDITIONS, SCORES, MARGINS, MIXTURES, GAMMAS, COVERAGES, STRENGTHS)
     changes = [method for each in changed for method in each.values()]
-    for chosen, seeds in ((methods, range(3)), (changes, range(3)), (methods, range(3, 5))):
+    refined = [f"{method} {REFINED}" for method in KEPT]
+    for chosen, seeds in ((methods, range(3)), (refined, range(3)), (changes, range(3)), (methods, range(3, 5))):
         for method in chosen:
             for seed in seeds:
                 yield training_of(f"{method} seed={seed}", SMALL)
