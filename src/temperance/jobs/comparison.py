@@ -283,20 +283,20 @@ def compare(
     chosen = [each for each in chosen if each.label not in slow]
     split += ", by their weights" * fit_part.has_weights
     work = Work(
-        fit_part.logits(),
-        fit_part.labels,
-        test_part.logits(),
-        test_part.labels,
-        n_bins,
-        bootstrap,
-        seed,
-        fit_part.weights,
-        test_part.weights,
-        None if test_part.from_logits else test_part.scores,
-        test_part.one_score,
-        test_part.samples_of_rows() if test_part.multilabel else None,
-        fit_part.groups,
-        test_part.groups,
+        fit_logits=fit_part.logits(),
+        fit_labels=fit_part.labels,
+        test_logits=test_part.logits(),
+        test_labels=test_part.labels,
+        n_bins=n_bins,
+        bootstrap=bootstrap,
+        seed=seed,
+        fit_weights=fit_part.weights,
+        test_weights=test_part.weights,
+        test_probs=None if test_part.from_logits else test_part.scores,
+        one_score=test_part.one_score,
+        test_samples=test_part.samples_of_rows() if test_part.multilabel else None,
+        fit_groups=fit_part.groups,
+        test_groups=test_part.groups,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:

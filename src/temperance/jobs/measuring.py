@@ -265,7 +265,7 @@ def batches_by_group(
                     from_logits=from_logits,
                     first_row=first_row + (rows.start if isinstance(rows, slice) else 0),
                     weights=None if weights is None else weights[rows],
-                    answers=data.one_score,
+                    one_score=data.one_score,
                 ):
                     yield name, batch
         first_row += len(labels)

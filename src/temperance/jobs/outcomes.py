@@ -151,7 +151,7 @@ class Work:
     fit_weights: Tensor | None = None
     test_weights: Tensor | None = None
     test_probs: Tensor | None = None  # where the test part was given as probabilities
-    answers: bool = False
+    one_score: bool = False
     test_samples: Tensor | None = None  # of several labels, the sample of each row
     fit_groups: Text | None = None
     test_groups: Text | None = None
@@ -200,7 +200,7 @@ class Work:
         """
         given = self.test_probs if found.name == BASELINE else None
         probs = found.probs_of(self.test_logits, self.test_groups) if given is None else given
-        return batches(probs, self.test_labels, weights=self._counts, answers=self.answers)
+        return batches(probs, self.test_labels, weights=self._counts, one_score=self.one_score)
 
     def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
         """All metrics, in one pass over the test part; gains, the chance of harm, and the number of wrong predictions.
@@ -213,7 +213,7 @@ class Work:
         requests = {
             metric: metric.binned(self.n_bins)
             for metric in metrics
-            if not (self.answers and metric.of_classes) and not (several and metric.of_decisions)
+            if not (self.one_score and metric.of_classes) and not (several and metric.of_decisions)
         }
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
