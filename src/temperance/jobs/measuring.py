@@ -25,14 +25,17 @@ from temperance.metrics.stats import NBins
 from temperance.metrics.tally import MOST_BINS, Tally, confidence_tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
-from temperance.predictions.checks import LABEL_OUTCOMES, OUTCOMES, Text, excerpt
+from temperance.predictions.checks import ANSWER_CLASSES, LABEL_CLASSES, Text, excerpt
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
 from temperance.threads import one_thread
 
-# What two outcomes are of, where they are not classes.
-KINDS: dict[tuple[str, ...] | None, str] = {OUTCOMES: "answers with a confidence", LABEL_OUTCOMES: "several labels"}
+# What predictions of one score are of, by its two classes.
+KINDS: dict[tuple[str, ...] | None, str] = {
+    ANSWER_CLASSES: "answers with a confidence",
+    LABEL_CLASSES: "several labels",
+}
 
 # What is measured on several labels unless metrics are named.
 OF_LABELS = ("nll", "brier", "confidence-gap", "ece", "adaptive-ece", "failure-auroc")
@@ -216,7 +219,7 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
 
     A class has another place, answers are in place of classes, or groups are missing.
     """
-    fitted, given = (KINDS.get(names, "classes") for names in (calibrator.class_names, data.outcomes))
+    fitted, given = (KINDS.get(names, "classes") for names in (calibrator.class_names, data.classes))
     if calibrator.class_names is not None and fitted != given:
         raise InputError(
             f"the calibrator was fitted on {fitted}, and {data.subject} are of {given}; fit another one on these"
@@ -224,7 +227,7 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
     if calibrator.group_names:
         data.need_groups("the calibrator corrects each group of samples, and ")
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
-    for j, name in enumerate(data.outcomes or ()):
+    for j, name in enumerate(data.classes or ()):
         if places.get(name, j) != j:
             raise InputError(
                 f"{data.subject} have the classes in another order than the calibrator: {name} is class {j} here and "
