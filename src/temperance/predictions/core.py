@@ -304,7 +304,7 @@ class Predictions:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of what a calibrator of these tells apart, if they have names: the classes, or the two of one score."""
+        """The names of what a calibrator of these predictions tells apart: the classes, or the two of one score."""
         return LABEL_CLASSES if self.multilabel else ANSWER_CLASSES if self.answers else self.class_names
 
     @property
