@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import cast
 
 import numpy as np
@@ -86,7 +86,7 @@ def gathered_by_label(
     part_of_sample = torch.randperm(pairs.n_samples, generator=generator) % n_parts
     gatherer = Gatherer(requests, data.n, in_parts=True, as_came=True, dealt=n_labels * n_parts)
     seen, row_parts, tally = 0, [], None
-    for batch in _chained(first, found):
+    for batch in chain([first], found):
         label, sample = pairs.rows(seen, seen + len(batch))
         seen += len(batch)
         batch.part = (label * n_parts + part_of_sample[sample]).to(batch.labels.device)
@@ -103,11 +103,6 @@ def gathered_by_label(
         if n := int(of_label.count):  # otherwise nobody knows whether the label applies to any sample
             groups[name] = Group(n, tuple(parts), of_label)
     return LabelStatistics(groups, tally, pairs.n_samples)
-
-
-def _chained(first: Batch, others: Iterator[Batch]) -> Iterator[Batch]:
-    yield first
-    yield from others
 
 
 def _n_parts(requests: Sequence[Request], batch: Batch, pairs: SampleLabels) -> int:
