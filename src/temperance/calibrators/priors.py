@@ -6,7 +6,7 @@ everywhere: log p′ = log p + log π′ − log π, renormalised. Here π is th
 
 π′ is given, or estimated from predictions without labels by the EM algorithm, as the class frequencies that maximise
 their likelihood (Saerens, Latinne and Decaestecker 2002). The problem is concave, so its optimum is unique. It needs
-calibrated probabilities (Alexandari, Kundaje and Shrikumar 2020), and π contains the class-wise correction they recommend.
+calibrated probabilities (Alexandari, Kundaje and Shrikumar 2020), and π has the class-wise correction they recommend.
 
 The estimate is applied only if a test detects a shift, and is shrunk towards the fit part: fully at the test's critical
 value, hardly at all far beyond it. With fewer rows than classes nothing is adapted. The test compares how often each
