@@ -44,9 +44,6 @@ OF_LABELS = ("nll", "brier", "confidence-gap", "ece", "adaptive-ece", "failure-a
 CHUNK_VALUES = 1 << 19
 CHUNKS_BY_GROUP = 16  # at once, where rows are split into groups
 
-# Where the rows of each group are, and of all rows under None.
-Places = dict[str | None, Sequence[slice | Tensor]]
-
 
 def statistics_of(
     data: Predictions,
@@ -257,25 +254,24 @@ def batches_by_group(
         if calibrator is not None:
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.probs_of(logits, groups), False
-        places: Places = {None: [slice(i, i + step) for i in range(0, len(labels), step)]}
-        if by_group:
-            places |= _of_groups(cast(Text, groups), labels.device)
-        for name, several in places.items():
-            for rows in several:
-                for batch in batches(
-                    scores[rows],
-                    labels[rows],
-                    from_logits=from_logits,
-                    first_row=first_row + (rows.start if isinstance(rows, slice) else 0),
-                    weights=None if weights is None else weights[rows],
-                    one_score=data.one_score,
-                ):
-                    yield name, batch
+        for name, rows in _places(cast(Text, groups) if by_group else None, labels, step):
+            for batch in batches(
+                scores[rows],
+                labels[rows],
+                from_logits=from_logits,
+                first_row=first_row + (rows.start if isinstance(rows, slice) else 0),
+                weights=None if weights is None else weights[rows],
+                one_score=data.one_score,
+            ):
+                yield name, batch
         first_row += len(labels)
 
 
-def _of_groups(groups: Text, device: torch.device) -> Places:
-    """The rows of each group, in the order of the data."""
-    names, code, count = np.unique(groups, return_inverse=True, return_counts=True)
-    order = torch.from_numpy(code.reshape(-1).argsort(kind="stable")).to(device)
-    return {name: [rows] for name, rows in zip(names.tolist(), torch.split(order, count.tolist()), strict=True)}
+def _places(groups: Text | None, labels: Tensor, step: int) -> Iterator[tuple[str | None, slice | Tensor]]:
+    """Where rows are: all of them, `step` at a time, under None; then those of each group under its name, in order."""
+    for start in range(0, len(labels), step):
+        yield None, slice(start, start + step)
+    if groups is not None:
+        names, code, count = np.unique(groups, return_inverse=True, return_counts=True)
+        order = torch.from_numpy(code.reshape(-1).argsort(kind="stable")).to(labels.device)
+        yield from zip(names.tolist(), torch.split(order, count.tolist()), strict=True)
