@@ -255,13 +255,15 @@ def batches_by_group(
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.probs_of(logits, groups), False
         for name, rows in _places(cast(Text, groups) if by_group else None, labels, step):
+            start = first_row + (rows.start if isinstance(rows, slice) else 0)
             for batch in batches(
                 scores[rows],
                 labels[rows],
                 from_logits=from_logits,
-                first_row=first_row + (rows.start if isinstance(rows, slice) else 0),
+                first_row=start,
                 weights=None if weights is None else weights[rows],
                 one_score=data.one_score,
+                first=start == 0 and name is None,
             ):
                 yield name, batch
         first_row += len(labels)

@@ -254,11 +254,13 @@ def batches(
     first_row: int = 0,
     tall: bool = False,
     one_score: bool = False,
+    first: bool = True,
 ) -> Iterator[Batch]:
     """Checked predictions in blocks that stay in cache. Errors count rows from `first_row`.
 
     Rows of weight 0 are checked and then left out. `one_score` is that of `Batch`. With `tall`, for `narrow`
-    statistics, probabilities are checked many rows at a time if each is read only once.
+    statistics, probabilities are checked many rows at a time if each is read only once. The `first` rows of some
+    data show whether their logits are probabilities by mistake; a few of the others may look so by chance.
     """
     name = "logits" if from_logits else "probs"
     given = as_scores(scores, name)
@@ -268,7 +270,7 @@ def batches(
     step = TALL_ROWS if tall else None
     empty = True
     for rows, y, w, start in weighted_blocks(given, truth, counted, ignore_index=ignore_index, step=step):
-        if from_logits and empty:
+        if from_logits and empty and first:
             refuse_probs(rows, "pass them as probs, not as logits")
         empty = False
         batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w, one_score=one_score)
