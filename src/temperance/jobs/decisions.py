@@ -20,6 +20,7 @@ from temperance.jobs import spending
 from temperance.jobs.application import apply, fit, refuse_calibrated
 from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
+from temperance.jobs.outcomes import SIGNIFICANT
 from temperance.jobs.policies import LEVEL, DecisionCurve, Policy, Saving, decision_curve, measured, saved
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.sides import own_parts
@@ -35,7 +36,6 @@ from temperance.showing import number_table, percent
 
 FOLDS = 5
 MANY, FEW_FOLDS = 100_000, 2  # with so many samples half of them are enough to fit on
-SIGNIFICANT = 0.05
 MOST_LISTED = 10  # decisions in the terminal
 MOST_DIGITS = 12  # decimals of a cost
 NOTHING = 1e-6  # a cost that is less is shown as zero, in units of the others
