@@ -11,7 +11,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from temperance.predictions import Predictions
+from temperance.errors import FileError
+from temperance.predictions import Predictions, read_predictions
 
 # A busy machine is not a failure. Examples differ from run to run, so fewer in each are as many in the long run.
 settings.register_profile("patient", deadline=None, max_examples=50)
@@ -60,3 +61,13 @@ def random_predictions(n: int, k: int, seed: int = 0, sharpness: float = 2.0) ->
 def over_confident(n: int = 600, k: int = 4, seed: int = 0) -> Predictions:
     """Predictions that a temperature would mend."""
     return Predictions.of(*random_predictions(n, k, seed, sharpness=4.0), from_logits=True)
+
+
+def refusal(path: Path, split: str | None = None) -> str:
+    """Why a file of predictions cannot be read: one printable line that names the file."""
+    with pytest.raises(FileError) as caught:
+        list(read_predictions(path, split).chunks())
+    message = str(caught.value)
+    assert str(path) in message
+    assert message.isprintable()
+    return message

@@ -190,6 +190,16 @@ def test_groups_are_measured_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> Non
             assert found.row(row.metric, group=name).value == pytest.approx(row.value, rel=1e-6, nan_ok=True), row
 
 
+def test_the_logits_of_a_small_group_may_look_like_probabilities() -> None:
+    """Of a binary classifier, a logit of 1 makes the row 0, 1, which sums to 1."""
+    logits = torch.cat([random_predictions(50, 2)[0].diff()[:, 0], torch.ones(2, dtype=torch.float64)])
+    data = Predictions.of(logits, [0, 1] * 26, from_logits=True, positive=1, groups=["a"] * 50 + ["b"] * 2)
+    found = evaluate(data, by_group=True, bootstrap=0, metrics=["nll"])
+    assert found.row("nll", group="b").value == pytest.approx(math.log1p(math.e) - 0.5)
+    with pytest.raises(InputError, match="these logits are probabilities"):
+        evaluate(data.select([50, 51]), bootstrap=0)
+
+
 def test_very_many_groups_have_fewer_resamples() -> None:
     """An interval takes a moment, and there is one for every metric and group."""
     logits, labels = random_predictions(8_400, 3)

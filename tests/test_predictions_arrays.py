@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from conftest import refusal
 from programs import Run, runner
 from temperance.errors import FileError, InputError
 from temperance.predictions import Predictions, read_pair, read_predictions, write_pair
@@ -40,15 +41,6 @@ def save_safetensors(folder: Path, **arrays: Any) -> Path:
 
 
 every_format = pytest.mark.parametrize("save", [save_npz, save_compressed, save_safetensors])
-
-
-def refusal(path: Path, split: str | None = None) -> str:
-    with pytest.raises(FileError) as caught:
-        list(read_predictions(path, split).chunks())
-    message = str(caught.value)
-    assert str(path) in message
-    assert message.isprintable()
-    return message
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import save_file
 
 from commands import run
 from temperance import evaluate
@@ -192,6 +193,19 @@ def test_arrays_of_groups_are_combined(tmp_path: Path) -> None:
     save(tmp_path / "in.npz", one | {"age": AGE[1:]})
     with pytest.raises(FileError, match=r"groups must have shape \(300,\), one for each row of probs; got \(299,\)"):
         read_predictions(tmp_path / "in.npz", columns={"group": "sex,age"})
+
+
+def test_the_names_of_groups_are_not_those_of_another_tensor(tmp_path: Path) -> None:
+    people = PEOPLE | {"sex": SEX[[0, 1] * (N // 2)]}
+    whole = read_predictions(save(tmp_path / "in.csv", people), columns={"group": "sex"})
+    write_predictions(tmp_path / "in.safetensors", whole)  # groups with the names f and m, and age
+    for group, expected in (("groups", ["f", "m"]), ("age", ["0", "1"]), ("groups,age", ["f & 0", "m & 1"])):
+        found = read_predictions(tmp_path / "in.safetensors", columns={"group": group})
+        assert found.groups is not None and found.groups[:2].tolist() == expected
+    own = {"probs": whole.scores, "labels": whole.labels, "site": whole.labels.clone()}
+    save_file(own, tmp_path / "own.safetensors", {"group_names": json.dumps(["north", "south"])})
+    found = read_predictions(tmp_path / "own.safetensors", columns={"group": "site"})
+    assert found.groups is not None and found.groups[:2].tolist() == ["north", "south"]
 
 
 def test_the_columns_of_a_table_in_memory_are_combined() -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from conftest import refusal
 from temperance.errors import FileError, InputError, MissingExtraError
 from temperance.predictions import Predictions, read_pair, read_predictions, write_predictions
 
@@ -41,15 +42,6 @@ def either_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def hide_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "pyarrow"]:
         monkeypatch.setitem(sys.modules, name, None)
-
-
-def refusal(path: Path, split: str | None = None) -> str:
-    with pytest.raises(FileError) as caught:
-        list(read_predictions(path, split).chunks())
-    message = str(caught.value)
-    assert str(path) in message
-    assert message.isprintable()
-    return message
 
 
 # ------------------------------------------------------------------------------------------------------------- columns

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from temperance import threads
-from temperance.calibrators import Temperature, base, priors
+from temperance.calibrators import Temperature, base, fit_part
 from temperance.metrics import METRICS, smooth_ece
 from temperance.metrics.base import SERIAL_VALUES
 from temperance.metrics.statistic import Running
@@ -125,7 +125,7 @@ def test_metrics_and_references_of_many_rows_use_one_thread(monkeypatch: pytest.
     monkeypatch.setattr(Running, "add", noted(Running.add))
     smooth_ece(logits.softmax(1), labels)
     monkeypatch.setattr(base, "ONE_THREAD_VALUES", 1)
-    monkeypatch.setattr(priors, "implied_prior", noted(priors.implied_prior))
+    monkeypatch.setattr(fit_part, "implied_prior", noted(fit_part.implied_prior))
     Temperature().fit(logits, labels)
     assert len(seen) > 1 and set(seen) == {1} and torch.get_num_threads() == MANY
 

@@ -9,7 +9,7 @@ import torch
 
 from commands import run
 from conftest import random_predictions
-from temperance import compare, compare_each, evaluate, evaluate_each
+from temperance import combine, compare, compare_each, evaluate, evaluate_each, statistics
 from temperance.calibrators import Temperature
 from temperance.diagnose.analysis import analyse
 from temperance.errors import TemperanceError
@@ -69,6 +69,19 @@ def test_groups_have_the_weights_of_their_samples() -> None:
     mine = torch.from_numpy(group == 1)
     alone = METRICS["accuracy"](logits[mine], labels[mine], from_logits=True, weights=weights[mine])
     assert found.row("accuracy", group="1").value == pytest.approx(alone)
+
+
+def test_a_group_without_weight_is_left_out() -> None:
+    logits, labels, weights = weighted()
+    group = np.arange(N) % 3
+    weights[group == 2] = weights[1] = 0
+    data = Predictions.of(logits, labels, from_logits=True, groups=group, weights=weights)
+    found = evaluate(data, metrics=["accuracy", "aurc"], by_group=True, bootstrap=20)
+    assert {row.group for row in found.rows} == {"", "0", "1"}
+    # In the first block, group 1 has no weight.
+    blocks = [data.select(np.arange(N) < 2), data.select(np.arange(N) >= 2)]
+    parts = [statistics(block, ["accuracy", "aurc"], by_group=True) for block in blocks]
+    assert combine(parts, bootstrap=0).row("accuracy", group="1").value == found.row("accuracy", group="1").value
 
 
 @pytest.mark.parametrize("name", ["weight", "weights", "importance"])

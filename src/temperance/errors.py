@@ -19,6 +19,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from temperance.showing import listed
+
 
 class TemperanceError(Exception):
     """Base of every error that temperance raises on purpose.
@@ -96,8 +98,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     known = sorted(known)
     in_lower_case = {each.lower(): each for each in known}
     near = [in_lower_case[each] for each in difflib.get_close_matches(name.lower(), in_lower_case, n=3, cutoff=0.5)]
-    meant = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
-    hint = f"did you mean {meant}?" if near else f"known: {', '.join(known) or 'none'}"
+    hint = f"did you mean {listed(near, 'or')}?" if near else f"known: {', '.join(known) or 'none'}"
     return InputError(f"there is no {kind} named {name!r}; {hint}")
 
 

@@ -1,12 +1,15 @@
 """Every calibrator, fitted once for all tests that only use it."""
 
 from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from conftest import random_predictions
 from temperance.calibrators import CALIBRATORS, Calibrator
+from temperance.calibrators._fit.curve import look_up
 
 Method = type[Calibrator]
 
@@ -36,3 +39,10 @@ def _fitted(name: str, n: int, k: int, seed: int) -> Calibrator:
 
 def is_probability(probs: torch.Tensor) -> bool:
     return bool(torch.isfinite(probs).all() and (probs >= 0).all() and (probs.sum(-1) - 1).abs().max() < 1e-9)
+
+
+def curve(method: Any, pairs: Any, x: Any) -> Any:
+    """The curve that a method draws through (probability, happened) pairs, at x."""
+    probs, happened = torch.tensor(sorted(pairs), dtype=torch.float64).T
+    knots, values = method._fit_curve(probs.contiguous(), happened > 0, torch.ones_like(probs))
+    return look_up(torch.tensor(np.asarray(x, dtype=float))[None], knots[None], values[None])[0].numpy()

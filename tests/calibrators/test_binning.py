@@ -11,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import gammaln
 
+from calibrators.fits import curve
 from conftest import random_predictions
 from temperance.calibrators import Bbq, HistogramBinning, Platt, ScalingBinning
 from temperance.calibrators._fit.curve import look_up
 
 samples = st.lists(st.tuples(st.integers(0, 40).map(lambda i: i / 40), st.booleans()), min_size=2, max_size=60)
-
-
-def curve(method: Any, pairs: Any, x: Any) -> Any:
-    probs, happened = torch.tensor(sorted(pairs), dtype=torch.float64).T
-    knots, values = method._fit_curve(probs.contiguous(), happened > 0, torch.ones_like(probs))
-    return look_up(torch.tensor(np.asarray(x, dtype=float))[None], knots[None], values[None])[0].numpy()
 
 
 def equal_mass(probs: Any, n_bins: int) -> list[int]:

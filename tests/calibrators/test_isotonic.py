@@ -2,7 +2,6 @@
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,19 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrators.fits import curve
 from conftest import random_predictions
 from temperance.calibrators import CentredIsotonic, Isotonic
 from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators._fit.reduction import class_log_odds
 
 samples = st.lists(st.tuples(st.integers(1, 19).map(lambda i: i / 20), st.booleans()), min_size=2, max_size=40)
-
-
-def curve(method: Any, pairs: Any, x: Any) -> Any:
-    """The curve that a method draws through (probability, happened) pairs, at x."""
-    probs, happened = torch.tensor(sorted(pairs), dtype=torch.float64).T
-    knots, values = method._fit_curve(probs.contiguous(), happened > 0, torch.ones_like(probs))
-    return look_up(torch.tensor(np.asarray(x, dtype=float))[None], knots[None], values[None])[0].numpy()
 
 
 @given(samples)

@@ -22,7 +22,8 @@ from temperance.calibrators import (
     make_calibrator,
 )
 from temperance.calibrators.base import FIT_PART
-from temperance.calibrators.priors import LEAST_P_VALUE, implied_prior
+from temperance.calibrators.fit_part import implied_prior
+from temperance.calibrators.priors import LEAST_P_VALUE
 from temperance.errors import InputError, NotFittedError, TemperanceWarning
 from temperance.jobs.application import apply, with_prior
 from temperance.metrics import nll

@@ -10,7 +10,7 @@ from scipy.interpolate import CubicSpline
 from conftest import random_predictions
 from temperance.calibrators import Platt, Spline
 from temperance.calibrators._fit.logistic import fit_logistic
-from temperance.calibrators.parametric import smoothed_targets
+from temperance.calibrators.logistic import smoothed_targets
 from temperance.calibrators.spline import SMOOTHINGS, basis, bending, left_out_nll, overlap
 
 heights = st.lists(st.floats(-10, 10), min_size=3, max_size=9).map(lambda h: torch.tensor(h, dtype=torch.float64))

@@ -110,7 +110,7 @@ def test_stream_gives_the_value_of_the_whole(metric: Metric) -> None:
 def test_answers_need_no_more_than_confidence(metric: Metric) -> None:
     probs, labels = predictions()
     confidence, correct = probs.amax(1), (probs.argmax(1) == labels).long()
-    answers = batches(torch.stack([1 - confidence, confidence], 1), correct, answers=True)
+    answers = batches(torch.stack([1 - confidence, confidence], 1), correct, one_score=True)
     assert bool((confidence < 0.5).any())  # an answer that is more likely wrong than right is still the prediction
     assert metric.value(metric.stats_of(answers)) == pytest.approx(metric(probs, labels), abs=1e-12)
 

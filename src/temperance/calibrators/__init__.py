@@ -12,10 +12,10 @@ from temperance.calibrators.identity import Identity
 from temperance.calibrators.isotonic import CentredIsotonic, Isotonic
 from temperance.calibrators.kernel_logistic import KernelLogistic
 from temperance.calibrators.linear import Dirichlet, Matrix, MatrixOdir, Vector
+from temperance.calibrators.logistic import Beta, Platt, Quadratic
 from temperance.calibrators.meta import MetaAcc, MetaMis
 from temperance.calibrators.ordered import OrderPreserving
 from temperance.calibrators.parameterised import ParameterisedTemperature
-from temperance.calibrators.parametric import Beta, Platt, Quadratic
 from temperance.calibrators.spline import Spline
 from temperance.calibrators.stored import load_calibrator
 from temperance.calibrators.structured import StructuredMatrix, StructuredVector

@@ -22,6 +22,7 @@ from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatte
 from temperance.calibrators import priors
 from temperance.calibrators.buffers import Learnt
 from temperance.calibrators.estimator import Estimator, names_of, numbered
+from temperance.calibrators.fit_part import MOST_VALUES, FitPart
 from temperance.calibrators.groups import known_groups, numbered_groups
 from temperance.calibrators.weights import counted_rows, either, repeated
 from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount, plural
@@ -39,7 +40,7 @@ AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 ONE_THREAD_VALUES = 1 << 20
 
 # What every calibrator stores about the fit part, besides what its method learns.
-FIT_PART = tuple(field.name for field in fields(priors.FitPart))
+FIT_PART = tuple(field.name for field in fields(FitPart))
 ABOUT_FIT = ("n_classes", *FIT_PART, "target_prior")
 
 Prior = Literal["uniform", "same"] | list[float]
@@ -186,10 +187,10 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
         self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
     ) -> None:
         """Store what `set_prior` and `adapt` need to know about the fit part; of very many rows, a sample is enough."""
-        some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))
+        some = slice(None, None, max(1, logits.numel() // MOST_VALUES))
         rows, counts = logits[some], None if weights is None else weights[some]
         calibrated = self._calibrated(rows, None if groups is None else groups[some])
-        found = priors.FitPart.of(rows, calibrated, labels[some], counts)
+        found = FitPart.of(rows, calibrated, labels[some], counts)
         for name in FIT_PART:
             self._keep(name, getattr(found, name))
 
@@ -216,7 +217,7 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
         given = as_logits(logits).to(self._device)
         rows, parts = flatten(given), self._known_groups(groups, given)
         rows = rows.to(working_type(rows.device))
-        about = priors.FitPart(*(self.get_buffer(name) for name in FIT_PART))
+        about = FitPart(*(self.get_buffer(name) for name in FIT_PART))
         with torch.no_grad():
             found = priors.estimate(self._calibrated(rows, parts), rows, about)
         if found.applied is not None or found.as_fitted:

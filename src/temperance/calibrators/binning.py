@@ -10,7 +10,7 @@ from torch import Tensor
 from temperance.calibrators._fit.curve import TINY, CurveCalibrator, GroupedCurve, interleave, merge_steps, steps
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.parametric import fit_platt
+from temperance.calibrators.logistic import fit_platt
 from temperance.numerics import bin_edges, is_whole, prefix_sums
 from temperance.settings import Count
 

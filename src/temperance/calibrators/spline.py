@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from temperance.calibrators._fit.logistic import fit_logistic, solve_ridged
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
+from temperance.calibrators.logistic import LogisticCalibrator, smoothed_targets, unless_one_sided
 from temperance.settings import Bounds, NonNegative
 
 # The values of λ: from a straight line, which is Platt scaling, to a curve with hardly any penalty.

@@ -235,9 +235,10 @@ def _counted(data: Predictions, calibrator: Calibrator | None, *, by_group: bool
     found: dict[str | None, Tensor] = {}
     with data.located(), one_thread(where=calibrator is None):
         for group, batch in batches_by_group(data, by_group=by_group, calibrator=calibrator):
-            if (group is None) != by_group:
-                more = counts(batch.confidence.cpu(), batch.correct.cpu())
-                found[group] = found[group] + more if group in found else more
+            if by_group and group is None:
+                continue  # these rows come again, each with its group
+            more = counts(batch.confidence.cpu(), batch.correct.cpu())
+            found[group] = found[group] + more if group in found else more
     return dict(sorted(found.items(), key=lambda item: item[0] or ""))
 
 

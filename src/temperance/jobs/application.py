@@ -16,7 +16,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.calibrators.priors import SAME, UNIFORM, as_prior
 from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
-from temperance.jobs.labels import LabelCounts, need_both_outcomes
+from temperance.jobs.labels import LabelCounts, need_both_classes
 from temperance.jobs.measuring import check_classes, checked_batches, group_sizes
 from temperance.jobs.notes import group_name
 from temperance.metrics.tally import Tally, tallied
@@ -40,7 +40,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     Samples with weights are fitted in memory. The calibrator keeps the names of the classes. If the labels have nothing
     to do with the predictions, the warning names this cause, and not what the method made of it.
     """
-    need_both_outcomes(data)
+    need_both_classes(data)
     warn_calibrated(data)
     if calibrator.takes_groups:
         data.need_groups(f"{calibrator.name} learns how groups of samples differ, and ")
@@ -58,7 +58,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     if unrelated:
         calibrator.info["caution"] = unrelated
         warnings.warn(unrelated, TemperanceWarning, stacklevel=2)
-    calibrator.class_names = data.outcomes
+    calibrator.class_names = data.classes
     return calibrator
 
 

@@ -16,7 +16,7 @@ from temperance.errors import InputError, plural
 from temperance.jobs import advice, comparison_notes
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
-from temperance.jobs.labels import need_both_outcomes
+from temperance.jobs.labels import need_both_classes
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown
 from temperance.jobs.sides import counted, fit_and_test
@@ -138,7 +138,7 @@ class Comparison(Results):
             groups = both.groups if found.takes_groups else None
             found.fit(both.scores, both.labels, groups=groups, weights=both.weights)
         found.info["fitted_on"] = _described(parts)
-        found.class_names = self.fit.outcomes
+        found.class_names = self.fit.classes
         return found
 
     @cached_property
@@ -278,25 +278,25 @@ def compare(
         warn_calibrated(part)
         if by_group or any(each.make().takes_groups for each in chosen):
             part.need_groups()
-    need_both_outcomes(fit_part)
+    need_both_classes(fit_part)
     slow = () if as_names(methods) else tuple(each.label for each in chosen if each.make().most_classes < fit_part.k)
     chosen = [each for each in chosen if each.label not in slow]
     split += ", by their weights" * fit_part.has_weights
     work = Work(
-        fit_part.logits(),
-        fit_part.labels,
-        test_part.logits(),
-        test_part.labels,
-        n_bins,
-        bootstrap,
-        seed,
-        fit_part.weights,
-        test_part.weights,
-        None if test_part.from_logits else test_part.scores,
-        test_part.one_score,
-        test_part.samples_of_rows() if test_part.multilabel else None,
-        fit_part.groups,
-        test_part.groups,
+        fit_logits=fit_part.logits(),
+        fit_labels=fit_part.labels,
+        test_logits=test_part.logits(),
+        test_labels=test_part.labels,
+        n_bins=n_bins,
+        bootstrap=bootstrap,
+        seed=seed,
+        fit_weights=fit_part.weights,
+        test_weights=test_part.weights,
+        test_probs=None if test_part.from_logits else test_part.scores,
+        one_score=test_part.one_score,
+        test_samples=test_part.samples_of_rows() if test_part.multilabel else None,
+        fit_groups=fit_part.groups,
+        test_groups=test_part.groups,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:

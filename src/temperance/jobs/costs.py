@@ -188,14 +188,14 @@ def costs_for(
     abstain: float | None,
 ) -> Costs:
     """The costs as the caller gives them: a matrix, or the short form for two classes or for answers."""
-    classes = data.outcomes or tuple(map(str, range(data.k)))
+    classes = data.classes or tuple(map(str, range(data.k)))
     short = {"false_alarm": false_alarm, "miss": miss, "abstain": abstain}
     if costs is not None:
         if any(value is not None for value in short.values()):
             raise InputError(
                 "give a matrix, costs=, or single costs such as false_alarm and miss, not both", flags=FLAGS
             )
-        return _matrix(costs, classes, named=data.outcomes is not None)
+        return _matrix(costs, classes, named=data.classes is not None)
     if data.k != 2:
         raise InputError(f"the costs of {data.k:,} classes are a matrix; give it as costs=", flags=FLAGS)
     needed = "false_alarm and abstain" if data.answers else "false_alarm and miss"

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from temperance.jobs import spending
 from temperance.jobs.application import apply, fit, refuse_calibrated
 from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
+from temperance.jobs.outcomes import SIGNIFICANT
 from temperance.jobs.policies import LEVEL, DecisionCurve, Policy, Saving, decision_curve, measured, saved
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.sides import own_parts
@@ -35,10 +36,17 @@ from temperance.showing import number_table, percent
 
 FOLDS = 5
 MANY, FEW_FOLDS = 100_000, 2  # with so many samples half of them are enough to fit on
-SIGNIFICANT = 0.05
 MOST_LISTED = 10  # decisions in the terminal
 MOST_DIGITS = 12  # decimals of a cost
 NOTHING = 1e-6  # a cost that is less is shown as zero, in units of the others
+
+
+class Calibrated(NamedTuple):
+    """Calibrated probabilities, the name of their calibrator, and how they were made, in words."""
+
+    probs: Tensor
+    name: str
+    how: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -251,28 +259,28 @@ def decide(
         raise InputError(f"{data.subject} have weights, and the costs are of samples that count equally; remove them")
     prices = costs_for(data, costs, false_alarm, miss, abstain)
     before, truth = _probs(data), data.labels.cpu()
+    after: Calibrated | None = None
     notes = [OF_PIXELS] if data.of_pixels else []
     with listening(progress):
         if calibrator is not None:
             refuse_calibrated(data, "leave out the calibrator")
-            after, words = apply(calibrator, data).scores, f"calibrated by {calibrator.name}, as it was fitted before"
             name = calibrator.name
+            after = Calibrated(apply(calibrator, data).scores, name, f"calibrated by {name}, as it was fitted before")
         elif data.calibrated_by is not None:
-            after, words, name = None, "", ""
             notes.append(
                 f"These probabilities were calibrated by {data.calibrated_by}, so they are not calibrated again."
             )
         elif isinstance(predictions, str | Path) and data.split is not None:
             val, _, words = own_parts(predictions, **how)
-            after, name = apply(fit(make_calibrator(method), val), data).scores, method
-            words = f"calibrated by {method}, {words}"
+            probs = apply(fit(make_calibrator(method), val), data).scores
+            after = Calibrated(probs, method, f"calibrated by {method}, {words}")
         elif why := _why_no_fit(data, truth):
-            after, words, name = None, "", ""
             notes.append(why)
         else:
-            after, name = _cross_fitted(data, method, seed).to(before.dtype), method
-            words = f"calibrated by {method}, each {'image' if data.of_pixels else data.row_name} by a fit on others"
-    return _decided(data, prices, before, after, truth, name, words, notes, seed)
+            probs = _cross_fitted(data, method, seed).to(before.dtype)
+            what = "image" if data.of_pixels else data.row_name
+            after = Calibrated(probs, method, f"calibrated by {method}, each {what} by a fit on others")
+    return _decided(data, prices, before, after, truth, notes, seed)
 
 
 def _probs(data: Predictions) -> Tensor:
@@ -303,10 +311,8 @@ def _decided(
     data: Predictions,
     costs: Costs,
     before: Tensor,
-    after: Tensor | None,
+    after: Calibrated | None,
     labels: Tensor,
-    name: str,
-    how: str,
     notes: list[str],
     seed: int,
 ) -> Decisions:
@@ -325,11 +331,11 @@ def _decided(
         among = torch.zeros_like(only).index_fill(0, of_class, 1)
         most_probable = measured("most probable class", chosen, labels, costs, among)
     if after is not None:
-        by_calibrated, label = costs.cheapest(after), f"calibrated by {name}"
+        by_calibrated, label = costs.cheapest(after.probs), f"calibrated by {after.name}"
         calibrated = measured(label, by_calibrated, labels, costs, costs.live)
         saving = saved(by_given, by_calibrated, labels, costs)
         helps.append(saved(constant, by_calibrated, labels, costs))
-        probs[label] = after
+        probs[label] = after.probs
     if costs.never:
         notes.append(
             f"Never taken: {excerpt(costs.never)}. Whatever the probabilities, another decision costs no more."
@@ -343,7 +349,7 @@ def _decided(
         saving=saving,
         helps=tuple(helps),
         curve=decision_curve(probs, labels, costs) if data.k == 2 else None,
-        how=how,
+        how=after.how if after else "",
         answers=data.answers,
         source=data.source,
         n=data.n,
@@ -351,7 +357,7 @@ def _decided(
         notes=tuple(notes),
         provenance=Provenance.of(
             {data.source: data.fingerprint},
-            {"calibrator": name or None, "n": data.n, "k": data.k} | how_read(data, data.calibrated_by),
+            {"calibrator": after and after.name, "n": data.n, "k": data.k} | how_read(data, data.calibrated_by),
             seed=seed,
         ),
     )

@@ -22,7 +22,7 @@ from temperance.errors import plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.label_verdict import verdict_of_labels
 from temperance.jobs.macro import MEAN_OF_LABELS, SUMMARIES, TITLES, mean_over_labels
-from temperance.jobs.measuring import checked_batches, gathered, statistics_of
+from temperance.jobs.measuring import checked_batches, statistics_of
 from temperance.jobs.notes import group_name, notes
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown, shown_range
 from temperance.jobs.sides import counted
@@ -30,7 +30,7 @@ from temperance.jobs.statistics import Statistics, not_below_gap
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
-from temperance.metrics.gather import Parts, Request
+from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import FEWEST_RESAMPLES, bounded, can_be_bounded, enough_of_both, resample
 from temperance.metrics.statistic import Statistic
@@ -295,8 +295,11 @@ def evaluate(
     )
 
     def measure(requests: Sequence[Request]) -> list[Parts]:
+        gatherer = Gatherer(requests, data.n, in_parts=False)
         with one_thread(where=calibrator is None):
-            return list(gathered(checked_batches(data, calibrator=calibrator), data.n, requests))
+            for batch in checked_batches(data, calibrator=calibrator):
+                gatherer.add(batch)
+            return gatherer.results()
 
     measured = evaluation(
         found, data.source, bootstrap=bootstrap, level=level, seed=seed, measure=measure, progress=progress

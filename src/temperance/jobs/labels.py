@@ -96,8 +96,8 @@ def one_class(name: str, of_what: str = "") -> str:
     )
 
 
-def need_both_outcomes(data: Predictions) -> None:
-    """Refuse rows of one score that all have the same outcome: no calibrator can be fitted to them."""
+def need_both_classes(data: Predictions) -> None:
+    """Refuse rows of one score that are all of one class: no calibrator can be fitted to them."""
     if not data.one_score:
         return
     data.need_labels()

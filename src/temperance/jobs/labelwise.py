@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.jobs.statistics import Group
 from temperance.metrics.batch import Batch
 from temperance.metrics.bins import Cells, SparseBins
 from temperance.metrics.gather import FEWEST_PARTS, N_PARTS, Gatherer, Parts, Request
@@ -64,19 +65,11 @@ class SampleLabels:
 
 @dataclass(frozen=True)
 class LabelStatistics:
-    """The statistics of all rows and of each label, with tallies by label and bin. (L, n_bins)"""
+    """The statistics of all rows, under None, and of each label; with a tally by label and bin. (L, n_bins)"""
 
-    whole: tuple[Parts, ...]
-    labels: tuple[tuple[Parts, ...], ...]
+    groups: dict[str | None, Group]
     tally: Tally
-    n_rows: int
     n_samples: int
-
-    @property
-    def tallies(self) -> list[Tally]:
-        """A tally of each label, all its rows in one entry. (1,)"""
-        sums = [tensor.sum(1) for tensor in self.tally.tensors().values()]
-        return [Tally(*(tensor[j : j + 1] for tensor in sums)) for j in range(len(sums[0]))]
 
 
 def gathered_by_label(
@@ -93,7 +86,7 @@ def gathered_by_label(
     part_of_sample = torch.randperm(pairs.n_samples, generator=generator) % n_parts
     gatherer = Gatherer(requests, data.n, in_parts=True, as_came=True, dealt=n_labels * n_parts)
     seen, row_parts, tally = 0, [], None
-    for batch in _chained(first, found):
+    for batch in chain([first], found):
         label, sample = pairs.rows(seen, seen + len(batch))
         seen += len(batch)
         batch.part = (label * n_parts + part_of_sample[sample]).to(batch.labels.device)
@@ -104,13 +97,12 @@ def gathered_by_label(
     assert tally is not None
     split = _Split(n_labels, n_parts, torch.cat(row_parts), seen, pairs.n_samples)
     several = [split.of(parts.stats) for parts in gatherer.results()]
-    by_label = tuple(zip(*(labels for _, labels in several), strict=True))
-    return LabelStatistics(tuple(whole for whole, _ in several), by_label, tally, seen, pairs.n_samples)
-
-
-def _chained(first: Batch, others: Iterator[Batch]) -> Iterator[Batch]:
-    yield first
-    yield from others
+    groups: dict[str | None, Group] = {None: Group(seen, tuple(whole for whole, _ in several))}
+    for j, (name, *parts) in enumerate(zip(pairs.names, *(labels for _, labels in several), strict=True)):
+        of_label = Tally(*(tensor[j].sum(0, keepdim=True) for tensor in tally.tensors().values()))
+        if n := int(of_label.count):  # otherwise nobody knows whether the label applies to any sample
+            groups[name] = Group(n, tuple(parts), of_label)
+    return LabelStatistics(groups, tally, pairs.n_samples)
 
 
 def _n_parts(requests: Sequence[Request], batch: Batch, pairs: SampleLabels) -> int:

@@ -19,20 +19,23 @@ from temperance.jobs.labelwise import gathered_by_label
 from temperance.jobs.statistics import Group, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
-from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.gather import Gatherer
 from temperance.metrics.statistic import Running
 from temperance.metrics.stats import NBins
 from temperance.metrics.tally import MOST_BINS, Tally, confidence_tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
-from temperance.predictions.checks import LABEL_OUTCOMES, OUTCOMES, Text, excerpt
+from temperance.predictions.checks import ANSWER_CLASSES, LABEL_CLASSES, Text, excerpt
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
 from temperance.threads import one_thread
 
-# What two outcomes are of, where they are not classes.
-KINDS: dict[tuple[str, ...] | None, str] = {OUTCOMES: "answers with a confidence", LABEL_OUTCOMES: "several labels"}
+# What predictions of one score are of, by its two classes.
+KINDS: dict[tuple[str, ...] | None, str] = {
+    ANSWER_CLASSES: "answers with a confidence",
+    LABEL_CLASSES: "several labels",
+}
 
 # What is measured on several labels unless metrics are named.
 OF_LABELS = ("nll", "brier", "confidence-gap", "ece", "adaptive-ece", "failure-auroc")
@@ -40,9 +43,6 @@ OF_LABELS = ("nll", "brier", "confidence-gap", "ece", "adaptive-ece", "failure-a
 # Values that are read at a time.
 CHUNK_VALUES = 1 << 19
 CHUNKS_BY_GROUP = 16  # at once, where rows are split into groups
-
-# Where the rows of each group are, and of all rows under None.
-Places = dict[str | None, Sequence[slice | Tensor]]
 
 
 def statistics_of(
@@ -61,119 +61,90 @@ def statistics_of(
     of_kind("n_bins", n_bins, NBins)
     of_kind("seed", seed, Seed)
     wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)
+    if data.multilabel and of_block:
+        raise InputError("samples with several labels are measured as one set, not in blocks; use evaluate")
     measuring = Measuring(
-        tuple(metric.name for metric in wanted),
-        n_bins,
-        intervals,
-        calibrator.name if calibrator else "uncalibrated",
-        {"calibrator": calibrator.get_params(deep=False)} if calibrator else {},
-        data.k,
-        data.from_logits,
-        data.class_names,
-        data.split,
-        data.decimals,
-        data.has_weights,
-        tuple(metric.name for metric in left_out),
-        data.calibrated_by,
-        data.row_name,
-        data.answers,
-        data.multilabel,
-        by_group,
+        metrics=tuple(metric.name for metric in wanted),
+        n_bins=n_bins,
+        intervals=intervals,
+        method=calibrator.name if calibrator else "uncalibrated",
+        params={"calibrator": calibrator.get_params(deep=False)} if calibrator else {},
+        k=data.k,
+        from_logits=data.from_logits,
+        class_names=data.class_names,
+        split=data.split,
+        decimals=data.decimals,
+        has_weights=data.has_weights,
+        left_out=tuple(metric.name for metric in left_out),
+        calibrated_by=data.calibrated_by,
+        row_name=data.row_name,
+        answers=data.answers,
+        multilabel=data.multilabel,
+        by_group=by_group,
     )
     requests = measuring.requests
-    sizes: dict[str | None, int] = {None: data.n}
-    if by_group and not data.multilabel:
-        sizes.update(group_sizes(data))
+    sizes = group_sizes(data) if by_group and not data.multilabel else {}
+
+    def generator() -> torch.Generator | None:
+        return torch.Generator().manual_seed(seed) if intervals else None
+
+    def gatherer(n: int, sets: int = 1) -> Gatherer:
+        # Rows of a block are sorted when all blocks are there.
+        return Gatherer(
+            requests, n, in_parts=intervals, as_came=of_block, of_block=of_block, generator=generator(), sets=sets
+        )
+
+    of_groups = {name: GroupGatherer(gatherer(n, len(sizes))) for name, n in sizes.items()}
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
     labels = LabelCounts(torch.zeros(measuring.k, dtype=torch.int64))
-    groups: dict[str | None, Group] = {}
-    if data.multilabel:
-        if of_block:
-            raise InputError("samples with several labels are measured as one set, not in blocks; use evaluate")
-        progress(0, 2, f"reading {data.source}")
-        found = tallied(labels.seen(floored.counted(checked_batches(data, calibrator=calibrator))), tallies, n_bins)
-        generator = torch.Generator().manual_seed(seed) if intervals else None
-        with data.located(), one_thread(where=calibrator is None):
-            of_labels = gathered_by_label(found, data, requests, generator, min(n_bins, MOST_BINS))
-        groups[None] = Group(of_labels.n_rows, of_labels.whole)
-        for name, parts, tally in zip(data.label_names, of_labels.labels, of_labels.tallies, strict=True):
-            if int(tally.count):  # otherwise nobody knows whether the label applies to any sample
-                groups[name] = Group(int(tally.count), parts, tally)
-        inputs = {data.source: data.fingerprint}
-        pair = (tallies[0], tallies[1])
-        return Statistics(measuring, groups, pair, floored, labels, inputs, of_labels.tally, of_labels.n_samples)
+    found = _of_all(batches_by_group(data, by_group=bool(sizes), calibrator=calibrator), of_groups)
+    found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
     progress(0, 2, f"reading {data.source}")
-    gathering = {
-        name: Gathering(
-            n,
-            requests,
-            torch.Generator().manual_seed(seed) if intervals else None,
-            of_block=of_block,
-            tally=name is not None,
-            sets=1 if name is None else len(sizes) - 1,
-        )
-        for name, n in sizes.items()
-    }
-    found = _of_all(batches_by_group(data, by_group=by_group, calibrator=calibrator), gathering)
+    groups: dict[str | None, Group]
+    label_tally, n_samples = None, 0
     with data.located(), one_thread(where=calibrator is None):  # a calibrator may use all threads
-        for batch in tallied(labels.seen(floored.counted(found)), tallies, n_bins):
-            gathering[None].add(batch)
-        groups = {name: gathering.pop(name).group() for name in sizes}
+        if data.multilabel:
+            of_labels = gathered_by_label(found, data, requests, generator(), min(n_bins, MOST_BINS))
+            groups, label_tally, n_samples = of_labels.groups, of_labels.tally, of_labels.n_samples
+        else:
+            of_all = gatherer(data.n)
+            for batch in found:
+                of_all.add(batch)
+            groups = {None: Group(of_all.n_seen, tuple(of_all.results()))}
+            groups |= {name: each.group() for name, each in of_groups.items() if each.n}
     inputs = {data.source: data.fingerprint}
-    return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, labels, inputs)
+    return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, labels, inputs, label_tally, n_samples)
 
 
-class Gathering:
-    """Gathers each metric's statistic of n rows; with a generator, of the parts that the rows are assigned to.
+class GroupGatherer:
+    """Gathers each metric's statistic of one group of rows, and a tally of them, all in one entry."""
 
-    Rows of weight 0 do not count. With `tally`, they are also tallied, all in one entry. `sets` is that of `Gatherer`.
-    """
-
-    def __init__(
-        self,
-        n: int,
-        requests: Sequence[Request],
-        generator: torch.Generator | None = None,
-        *,
-        of_block: bool = False,
-        tally: bool = False,
-        sets: int = 1,
-    ) -> None:
-        in_parts = generator is not None
-        # Rows of a block are sorted when all blocks are there.
-        self._gatherer = Gatherer(
-            requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator, sets=sets
-        )
-        self._tally, self._total = tally, Running()
+    def __init__(self, gatherer: Gatherer) -> None:
+        self._gatherer, self._tally = gatherer, Running()
 
     def add(self, batch: Batch) -> None:
-        """Add rows."""
+        """Add rows of the group."""
         self._gatherer.add(batch)
-        if self._tally:
-            self._total.add(confidence_tally(batch, 1))
+        self._tally.add(confidence_tally(batch, 1))
+
+    @property
+    def n(self) -> int:
+        """How many rows count so far: those whose weight is not 0."""
+        return self._gatherer.n_seen
 
     def group(self) -> Group:
         """The statistics of everything so far."""
-        parts = tuple(self._gatherer.results())
-        return Group(self._gatherer.n_seen, parts, cast(Tally, self._total.total) if self._tally else None)
+        return Group(self.n, tuple(self._gatherer.results()), cast(Tally, self._tally.total))
 
 
-def gathered(found: Iterable[Batch], n: int, requests: Sequence[Request]) -> tuple[Parts, ...]:
-    """Each metric's statistic of n rows, in one pass."""
-    gathering = Gathering(n, requests)
-    for batch in found:
-        gathering.add(batch)
-    return gathering.group().parts
-
-
-def _of_all(found: Iterable[tuple[str | None, Batch]], gathering: Mapping[str | None, Gathering]) -> Iterator[Batch]:
+def _of_all(found: Iterable[tuple[str | None, Batch]], of_groups: Mapping[str, GroupGatherer]) -> Iterator[Batch]:
     """Pass on the batches of all rows; those of a group are gathered here."""
     for name, batch in found:
         if name is None:
             yield batch
         else:
-            gathering[name].add(batch)
+            of_groups[name].add(batch)
 
 
 def group_sizes(data: Predictions) -> dict[str, int]:
@@ -245,7 +216,7 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
 
     A class has another place, answers are in place of classes, or groups are missing.
     """
-    fitted, given = (KINDS.get(names, "classes") for names in (calibrator.class_names, data.outcomes))
+    fitted, given = (KINDS.get(names, "classes") for names in (calibrator.class_names, data.classes))
     if calibrator.class_names is not None and fitted != given:
         raise InputError(
             f"the calibrator was fitted on {fitted}, and {data.subject} are of {given}; fit another one on these"
@@ -253,7 +224,7 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
     if calibrator.group_names:
         data.need_groups("the calibrator corrects each group of samples, and ")
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
-    for j, name in enumerate(data.outcomes or ()):
+    for j, name in enumerate(data.classes or ()):
         if places.get(name, j) != j:
             raise InputError(
                 f"{data.subject} have the classes in another order than the calibrator: {name} is class {j} here and "
@@ -283,25 +254,26 @@ def batches_by_group(
         if calibrator is not None:
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.probs_of(logits, groups), False
-        places: Places = {None: [slice(i, i + step) for i in range(0, len(labels), step)]}
-        if by_group:
-            places |= _of_groups(cast(Text, groups), labels.device)
-        for name, several in places.items():
-            for rows in several:
-                for batch in batches(
-                    scores[rows],
-                    labels[rows],
-                    from_logits=from_logits,
-                    first_row=first_row + (rows.start if isinstance(rows, slice) else 0),
-                    weights=None if weights is None else weights[rows],
-                    answers=data.one_score,
-                ):
-                    yield name, batch
+        for name, rows in _places(cast(Text, groups) if by_group else None, labels, step):
+            start = first_row + (rows.start if isinstance(rows, slice) else 0)
+            for batch in batches(
+                scores[rows],
+                labels[rows],
+                from_logits=from_logits,
+                first_row=start,
+                weights=None if weights is None else weights[rows],
+                one_score=data.one_score,
+                first=start == 0 and name is None,
+            ):
+                yield name, batch
         first_row += len(labels)
 
 
-def _of_groups(groups: Text, device: torch.device) -> Places:
-    """The rows of each group, in the order of the data."""
-    names, code, count = np.unique(groups, return_inverse=True, return_counts=True)
-    order = torch.from_numpy(code.reshape(-1).argsort(kind="stable")).to(device)
-    return {name: [rows] for name, rows in zip(names.tolist(), torch.split(order, count.tolist()), strict=True)}
+def _places(groups: Text | None, labels: Tensor, step: int) -> Iterator[tuple[str | None, slice | Tensor]]:
+    """Where rows are: all of them, `step` at a time, under None; then those of each group under its name, in order."""
+    for start in range(0, len(labels), step):
+        yield None, slice(start, start + step)
+    if groups is not None:
+        names, code, count = np.unique(groups, return_inverse=True, return_counts=True)
+        order = torch.from_numpy(code.reshape(-1).argsort(kind="stable")).to(labels.device)
+        yield from zip(names.tolist(), torch.split(order, count.tolist()), strict=True)

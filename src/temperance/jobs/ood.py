@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.jobs.measuring import check_classes
@@ -319,16 +318,13 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
                 "a comparison with unfamiliar data counts all samples equally, but there are weights here: rename or "
                 "remove them"
             )
-        for scores, labels, groups, _ in data.chunks():
-            from_logits = data.from_logits
-            if calibrator is not None:
-                logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
-                scores = calibrator.probs_of(logits, groups)
-                from_logits = False
-            for batch in batches(scores, torch.zeros_like(labels), from_logits=from_logits, first_row=first_row):
+        scored = data if calibrator is None else data.calibrated(calibrator.probs_of, by=calibrator.name)
+        for chunk in scored.chunks():
+            no_labels = torch.zeros_like(chunk.labels)
+            for batch in batches(chunk.scores, no_labels, from_logits=scored.from_logits, first_row=first_row):
                 for entry in entries:
                     found[entry.name].append(entry.of_batch(batch).cpu())
-            first_row += len(labels)
+            first_row += len(chunk.labels)
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 

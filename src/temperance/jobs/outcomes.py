@@ -151,7 +151,7 @@ class Work:
     fit_weights: Tensor | None = None
     test_weights: Tensor | None = None
     test_probs: Tensor | None = None  # where the test part was given as probabilities
-    answers: bool = False
+    one_score: bool = False
     test_samples: Tensor | None = None  # of several labels, the sample of each row
     fit_groups: Text | None = None
     test_groups: Text | None = None
@@ -200,41 +200,29 @@ class Work:
         """
         given = self.test_probs if found.name == BASELINE else None
         probs = found.probs_of(self.test_logits, self.test_groups) if given is None else given
-        return batches(probs, self.test_labels, weights=self._counts, answers=self.answers)
+        return batches(probs, self.test_labels, weights=self._counts, one_score=self.one_score)
 
     def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
-        """All metrics, in one pass over the test part; gains, the chance of harm, and the number of wrong predictions.
-
-        A weight multiplies what a sample gains or loses, but it is still one sample, so the test of the gains holds for
-        any weights.
-        """
+        """All metrics, in one pass over the test part; gains, the chance of harm, and the number of mistakes."""
         several = self.test_samples is not None
         metrics = [METRICS[name] for name in MEASURED]
         requests = {
             metric: metric.binned(self.n_bins)
             for metric in metrics
-            if not (self.answers and metric.of_classes) and not (several and metric.of_decisions)
+            if not (self.one_score and metric.of_classes) and not (several and metric.of_decisions)
         }
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
-        ends: list[Any] = []  # the least and the largest gain that any label of a row would give
-        least = most = if_right = 0.0
+        gained = Gained()
         start = 0
         for block in blocks:
             for metric, options in requests.items():
                 statistic = metric.stats_of([block], **options)
                 totals[metric] = totals[metric] + statistic if metric in totals else statistic
-            before = self._uncalibrated(slice(start, start + len(block)))
-            change = block.probs.clamp_min(LOG_FLOOR).log() - before
-            if block.weights is not None:
-                change = change * block.weights[:, None]
-            least, most = min(least, float(change.min())), max(most, float(change.max()))
-            ends.append(change.aminmax(dim=1))
-            if_right += float((before.exp() * change).sum())
-            gain = change.gather(1, block.labels[:, None]).squeeze(1)
-            columns.append((block.nll, block.correct, block.confidence, gain))
+            columns.append((block.nll, block.correct, block.confidence))
+            gained.add(block, self._uncalibrated(slice(start, start + len(block))))
             start += len(block)
-        nll, correct, confidence, gain = (torch.cat(column).cpu() for column in zip(*columns, strict=True))
+        nll, correct, confidence = (torch.cat(column).cpu() for column in zip(*columns, strict=True))
         draws = {
             "nll": self._resamples.means(nll),
             "ece": self._resamples.calibration_errors(confidence, correct, self.n_bins),
@@ -248,21 +236,10 @@ class Work:
                 measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
-        if_right /= len(gain)
-        if self.test_samples is not None:
-            # The labels of a sample go together, so what counts is the gain of a sample: the mean of its labels' gains.
-            gain = self._of_samples(gain)
-            low, high = (self._of_samples(torch.cat(each).cpu()) for each in zip(*ends, strict=True))
-            least, most = min(0.0, float(low.min())), max(0.0, float(high.max()))
-        harm = chance_of_harm(gain, if_right)
-        wrong = int((~correct).sum()) * len(gain) // len(correct)  # of several labels, as many as if a sample had one
-        return measured, draws, Gains(gain, least, most), harm, wrong
-
-    def _of_samples(self, values: Tensor) -> Tensor:
-        """The sum of a value over the rows of each sample, in units that leave the mean as it was. (samples,)"""
-        assert self.test_samples is not None
-        total = torch.bincount(self.test_samples, values.double())
-        return total * (len(total) / len(values))
+        gains = gained.of_samples(self.test_samples)
+        harm = chance_of_harm(gains.values, gained.if_right)
+        wrong = int((~correct).sum()) * gains.n // len(correct)  # of several labels, as many as if a sample had one
+        return measured, draws, gains, harm, wrong
 
     def _uncalibrated(self, rows: slice) -> Tensor:
         """Log-probabilities without calibration, with the floor that the NLL of probabilities has. (rows, k)"""
@@ -276,3 +253,41 @@ class Work:
     def _counts(self) -> Tensor | None:
         """The weights of the test samples, scaled to a mean of 1, so that gains are in nats."""
         return None if self.test_weights is None else self.test_weights / self.test_weights.mean()
+
+
+class Gained:
+    """Gathers what each row gains in NLL over no calibration, and what any label of it would gain.
+
+    A weight multiplies what a sample gains or loses, but it is still one sample, so the test of the gains holds for
+    any weights.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Tensor, ...]] = []
+        self._n, self._if_right = 0, 0.0
+
+    def add(self, block: Batch, before: Tensor) -> None:
+        """Add rows, whose log-probabilities without calibration are `before` (rows, k)."""
+        change = block.probs.clamp_min(LOG_FLOOR).log() - before
+        if block.weights is not None:
+            change = change * block.weights[:, None]
+        self._rows.append((change.gather(1, block.labels[:, None]).squeeze(1), *change.aminmax(dim=1)))
+        self._n += len(block)
+        self._if_right += float((before.exp() * change).sum())
+
+    @property
+    def if_right(self) -> float:
+        """The mean gain to expect if the probabilities without calibration are right."""
+        return self._if_right / self._n
+
+    def of_samples(self, sample: Tensor | None) -> Gains:
+        """The gain of each sample; `sample` (n,) is that of each row, where samples have several labels.
+
+        The labels of a sample go together, so what counts is the gain of a sample: the sum of its labels' gains, in
+        units that leave the mean as it was.
+        """
+        gain, least, most = (torch.cat(column).cpu() for column in zip(*self._rows, strict=True))
+        if sample is not None:
+            sums = [torch.bincount(sample, values.double()) for values in (gain, least, most)]
+            gain, least, most = (values * (len(values) / self._n) for values in sums)
+        return Gains(gain, min(0.0, float(least.min())), max(0.0, float(most.max())))

@@ -68,7 +68,7 @@ class Columns:
     label_score: Tensor
     normaliser: Tensor
     correct: Tensor
-    answers: bool = False
+    one_score: bool = False
     weights: Tensor | None = None
     part: Tensor | None = None
     n_parts: int = 1
@@ -80,11 +80,11 @@ class Columns:
     def joined(cls, several: Sequence[Columns]) -> Columns:
         """The concatenated columns of batches, without their scores."""
         found, first = Columns(), several[0]
-        found.k, found.from_logits, found.answers = first.k, first.from_logits, first.answers
+        found.k, found.from_logits, found.one_score = first.k, first.from_logits, first.one_score
         names = ["labels", "top", "label_score", "correct"]
         names += ["normaliser"] * first.from_logits
         # The confidence in an answer cannot be computed from the largest logit.
-        names += ["confidence"] * (first.from_logits and first.answers)
+        names += ["confidence"] * (first.from_logits and first.one_score)
         names += [name for name in ("weights", "part") if getattr(first, name) is not None]
         for name in names:
             setattr(found, name, torch.cat([getattr(each, name) for each in several]))
@@ -159,7 +159,7 @@ class Columns:
 class Batch(Columns):
     """Rows of logits or probabilities with their labels. Derived quantities are computed on first use.
 
-    answers  the rows are probabilities that an answer is wrong and that it is right: every row predicts class 1
+    one_score  of two classes, whose second one every row predicts: that an answer is right, or that a label applies
     """
 
     def __init__(
@@ -170,10 +170,10 @@ class Batch(Columns):
         from_logits: bool,
         first_row: int = 0,
         weights: Tensor | None = None,
-        answers: bool = False,
+        one_score: bool = False,
     ) -> None:
         self.from_logits = from_logits
-        self.answers = answers
+        self.one_score = one_score
         self.labels = labels
         self.weights = weights
         self.scores = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
@@ -186,7 +186,7 @@ class Batch(Columns):
         else:
             found = check_probs(self.scores, labels, first_row=first_row, tolerance=SUM_TOLERANCE[scores.dtype])
         self.top, self._hit = found.top, found.hit
-        if answers:  # the prediction even where it is more likely wrong than right
+        if one_score:  # the prediction even where it is more likely wrong than right
             self._hit = labels == 1
             if from_logits:
                 self.confidence = (self.scores[:, 1].double() - self.scores[:, 0]).sigmoid()
@@ -197,10 +197,10 @@ class Batch(Columns):
         """The same predictions for some of the rows, already checked."""
         part = object.__new__(Batch)
         part.from_logits, part.k, part.labels = self.from_logits, self.k, self.labels[index]
-        part.answers = self.answers
+        part.one_score = self.one_score
         part.scores, part.top = self.scores[index], self.top[index]
         part._hit = None if self._hit is None else self._hit[index]
-        if self.answers and self.from_logits:
+        if self.one_score and self.from_logits:
             part.confidence = self.confidence[index]
         part.weights = None if self.weights is None else self.weights[index]
         return part
@@ -238,8 +238,8 @@ class Batch(Columns):
 
     @cached_property
     def prediction(self) -> Tensor:
-        """(n,) the most probable class, the lowest index of tied ones; of answers, that they are right."""
-        if self.answers:
+        """(n,) the most probable class, the lowest index of tied ones; with one score, the second."""
+        if self.one_score:
             return torch.ones_like(self.labels)
         return first_places(self.scores, self.top)
 
@@ -253,12 +253,14 @@ def batches(
     weights: ArrayLike | None = None,
     first_row: int = 0,
     tall: bool = False,
-    answers: bool = False,
+    one_score: bool = False,
+    first: bool = True,
 ) -> Iterator[Batch]:
     """Checked predictions in blocks that stay in cache. Errors count rows from `first_row`.
 
-    Rows of weight 0 are checked and then left out. `answers` is that of `Batch`. With `tall`, for `narrow` statistics,
-    probabilities are checked many rows at a time if each is read only once.
+    Rows of weight 0 are checked and then left out. `one_score` is that of `Batch`. With `tall`, for `narrow`
+    statistics, probabilities are checked many rows at a time if each is read only once. The `first` rows of some
+    data show whether their logits are probabilities by mistake; a few of the others may look so by chance.
     """
     name = "logits" if from_logits else "probs"
     given = as_scores(scores, name)
@@ -268,10 +270,10 @@ def batches(
     step = TALL_ROWS if tall else None
     empty = True
     for rows, y, w, start in weighted_blocks(given, truth, counted, ignore_index=ignore_index, step=step):
-        if from_logits and empty:
+        if from_logits and empty and first:
             refuse_probs(rows, "pass them as probs, not as logits")
         empty = False
-        batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w, answers=answers)
+        batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w, one_score=one_score)
         if w is not None and not bool(w.all()):
             batch = batch.select(w > 0)
             if not len(batch):

@@ -71,7 +71,7 @@ def brier(batch: Batch, *, mean_over_classes: bool = False) -> Tensor:
     """
     # Σ_j (p_j − 1[j = y])² = Σ_j p_j² − 2 p_y + 1; rounding can make it negative.
     squared = (batch.probs.square().sum(1) - 2 * batch.label_prob + 1).clamp_min(0)
-    return squared / batch.k if mean_over_classes or batch.answers else squared
+    return squared / batch.k if mean_over_classes or batch.one_score else squared
 
 
 @narrow

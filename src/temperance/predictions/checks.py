@@ -131,8 +131,8 @@ def _check_known(names: list[str], known: list[str], what: str) -> None:
 CONFIDENCE, CORRECT = "confidence", "correct"
 
 # What a calibrator that was fitted on answers calls its two classes, and one that was fitted on several labels.
-OUTCOMES = ("wrong", "right")
-LABEL_OUTCOMES = ("does not apply", "applies")
+ANSWER_CLASSES = ("wrong", "right")
+LABEL_CLASSES = ("does not apply", "applies")
 
 
 @dataclass(frozen=True)

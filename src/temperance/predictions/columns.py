@@ -47,7 +47,7 @@ class TableColumns:
         return [*self.scores, *self.label_columns, *self.groups, *named]
 
     def others(self, names: Iterable[str]) -> list[str]:
-        """The columns that are not predictions; those of several groups are, too, since only their names are joined."""
+        """The columns to carry over: those that are not predictions, and those of which each combination is a group."""
         kept = self.groups if len(self.groups) > 1 else ()
         return [name for name in names if name in kept or (name not in self.used and name != self.mark)]
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
 from temperance.errors import FileError, InputError
 from temperance.predictions.checks import (
+    ANSWER_CLASSES,
     CONFIDENCE,
     CORRECT,
-    LABEL_OUTCOMES,
-    OUTCOMES,
+    LABEL_CLASSES,
     Positive,
     Text,
     Wanted,
@@ -303,9 +303,9 @@ class Predictions:
         return CONFIDENCE if self.answers else "logits" if self.from_logits else "probs"
 
     @property
-    def outcomes(self) -> tuple[str, ...] | None:
-        """What a calibrator of these predictions tells apart: the classes, or the two outcomes of one score."""
-        return LABEL_OUTCOMES if self.multilabel else OUTCOMES if self.answers else self.class_names
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of what a calibrator of these predictions tells apart: the classes, or the two of one score."""
+        return LABEL_CLASSES if self.multilabel else ANSWER_CLASSES if self.answers else self.class_names
 
     @property
     def label_name(self) -> str:

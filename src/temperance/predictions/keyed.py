@@ -80,7 +80,7 @@ class SetKeys(NamedTuple):
 
     @property
     def of_set(self) -> set[str]:
-        """The keys that hold the predictions themselves."""
+        """The keys that hold the predictions themselves, and not those of which each combination is a group."""
         named = (self.labels, self.weights, *(self.groups if len(self.groups) == 1 else ()))
         return {self.scores, self.prefix + MARK, "class_names", *(key for key in named if key)}
 

@@ -68,7 +68,7 @@ class SafetensorsFile:
             yield piece
 
     def groups(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
-        names = self._listed("group_names")
+        names = self._listed("group_names") if self._has_names(key) else None
         for piece in self.pieces(key, rows):
             numbers = piece.numpy()
             if names is None:
@@ -77,6 +77,11 @@ class SafetensorsFile:
                 yield np.array(names)[numbers]
             else:
                 raise InputError(f"{key} must lie in 0 … {len(names) - 1}, the indices of the list group_names")
+
+    def _has_names(self, key: str) -> bool:
+        """Are `group_names` those of this key? They are those of `groups`, or of a key that is in its place."""
+        usual = {prefix + name for prefix in ("", "val_", "test_") for name in ("groups", "group")}
+        return key in usual or usual.isdisjoint(self._keys)
 
     def _listed(self, name: str) -> list[str] | None:
         return names_from_json(name, self.metadata[name]) if name in self.metadata else None

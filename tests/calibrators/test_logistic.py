@@ -16,7 +16,7 @@ from conftest import random_predictions
 from temperance.calibrators import Beta, Platt, Quadratic
 from temperance.calibrators._fit.logistic import fit_logistic
 from temperance.calibrators._fit.reduction import class_log_odds, top_log_odds
-from temperance.calibrators.parametric import (
+from temperance.calibrators.logistic import (
     PSEUDO_SAMPLES,
     beta_features,
     line_features,
