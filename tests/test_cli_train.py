@@ -19,8 +19,9 @@ from temperance.cli import parser
 from temperance.cli.train import lines_now_and_then
 from temperance.data import Images
 from temperance.errors import InputError
-from temperance.heads import open_retrained
+from temperance.heads import extract_features, open_retrained
 from temperance.heads.features import Features, write_features
+from temperance.heads.retraining import features_from
 from temperance.predictions import read_pair, read_predictions
 from temperance.training import Job, make_network, open_run, predict, train
 
@@ -168,6 +169,17 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
     for option in ("--data", "--copies"):
         said = run("retrain", trained / "features.safetensors", option, "3", "-o", tmp_path / "c").err
         assert said.endswith("is a file of features, without images: leave out --data and --copies\n")
+
+
+def test_copies_are_cropped_and_flipped_as_in_the_training(trained: Path, images: Path, tmp_path: Path) -> None:
+    found, data = open_run(trained)  # trained with a border of one pixel, and without flips
+    expected = extract_features(found.network, data, copies=2, pad=1, flip=False).copies
+    copies = features_from(trained, copies=2).copies
+    assert expected is not None and copies is not None and torch.equal(copies, expected)
+    plain = ("--crop", "0", "--no-flip", "--bootstrap", "0")
+    assert run("train", images, "-o", tmp_path / "run", *QUICK[:8], *plain).code == 0
+    said = run("retrain", tmp_path / "run", "--copies", "2", "-o", tmp_path / "out").err
+    assert said.endswith("so copies would be like the images: leave out --copies\n")
 
 
 @pytest.fixture(scope="module")

@@ -194,6 +194,8 @@ def test_wrong_input_is_refused(method: Method) -> None:
         fitted(method).predict_proba(logits.softmax(1))
     with pytest.raises(InputError, match="fitted on 4 classes; these logits have 5"):
         fitted(method).predict_proba(torch.randn(3, 5))
+    with pytest.raises(InputError, match=r"logits must have shape \(n, 4\) or \(n, 4, ...\); got \(4,\)"):
+        fitted(method)(torch.randn(4))
     with pytest.raises(InputError, match="finite"):
         method().fit(torch.full((60, 4), float("nan")), labels)
     if method is not Identity:

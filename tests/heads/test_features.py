@@ -97,7 +97,10 @@ def test_moves_to_a_device() -> None:
         ({"val_labels": None}, "val_features and val_labels belong together"),
         ({"test_features": None}, "test_features and test_labels belong together"),
         ({"train_labels": np.arange(12)}, "train_labels must lie in 0 … 3 for 4 classes; row 4 has 4"),
-        ({"test_labels": np.zeros(3, int)}, "test_labels must have shape"),
+        (
+            {"test_labels": np.zeros(3, int)},
+            r"test_labels must have one number for each of the \d+ rows of test_features; got \(3,\)",
+        ),
         ({"train_labels": [], "classifier_weight": None, "classifier_bias": None}, "train_labels must have a label"),
         ({"train_labels": np.full(12, 0.5)}, "train_labels must be class numbers, which are integers; row 0 has 0.5"),
         ({"train_labels": np.arange(12) % 3}, "train_labels must have samples of all 4 classes; class 3 has none"),

@@ -60,6 +60,14 @@ def test_settings_of_the_objective_in_a_grid(cancer: Split) -> None:
     assert found.best_params_ == {"method__objective__gamma": 0.0}
 
 
+def test_a_name_has_no_settings_to_search_over() -> None:
+    named = CalibratedClassifier(GaussianNB(), method="temperature:objective=focal")
+    with pytest.raises(InputError, match="is a name, and method__objective__gamma needs a calibrator: pass an object"):
+        named.set_params(method__objective__gamma=1.0)
+    made = named.set_params(method=Temperature(objective="focal"), method__objective__gamma=1.0)
+    assert clone(made).get_params()["method__objective__gamma"] == 1.0
+
+
 def test_calibrators_alone_in_model_selection() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     logits = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[::2], y[::2]).decision_function(X[1::2])

@@ -73,6 +73,19 @@ def test_samples_that_are_always_right_have_no_order() -> None:
     assert torch.equal(loss(logits, labels, torch.arange(10)), CrossEntropy()(logits, labels))
 
 
+def test_samples_drawn_several_times_in_an_epoch_are_right_at_most_always() -> None:
+    record = Record(3)
+    for _ in range(4):
+        record.add(torch.tensor([0, 1]), torch.tensor([True, False]))
+    assert record.correctness(torch.arange(3)).tolist() == [1, 0, 0]
+
+
+def test_enormous_logits_of_samples_in_order_cost_nothing() -> None:
+    logits, labels = torch.tensor([[3e30, 0.0], [1e30, 0.0]]), torch.tensor([0, 0])
+    loss = ACLSRanking(n_samples=2, reduction="none")
+    assert loss(logits, labels, torch.arange(2)).tolist() == [0, 0]
+
+
 def test_gradient_reaches_both_of_a_pair() -> None:
     confidence = torch.tensor([0.6, 0.9], requires_grad=True)
     penalty = ranking_penalty(confidence - confidence.roll(-1), torch.tensor([0.5, -0.5]))

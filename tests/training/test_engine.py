@@ -73,10 +73,10 @@ def killed_in_epoch(epoch: int) -> Any:
 
 def test_small_images_have_a_small_border() -> None:
     """A border of four pixels would leave little of an image of eight."""
-    data, quick = digits(200), {"epochs": 1, "batch_size": 40}
+    data, usual = digits(200), Recipe(epochs=1, batch_size=40)
     found, expected, other = (
         weights(train(small_network(), data, "cross-entropy", recipe).network)
-        for recipe in (Recipe(**quick), Recipe(crop=1, **quick), Recipe(crop=4, **quick))
+        for recipe in (usual, dataclasses.replace(usual, crop=1), dataclasses.replace(usual, crop=4))
     )
     assert same(found, expected) and not same(found, other)
 

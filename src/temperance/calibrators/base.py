@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, U
 import torch
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
+from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, shape_of, unflatten
 from temperance.calibrators import priors
 from temperance.calibrators.buffers import Learnt
 from temperance.calibrators.estimator import Estimator, names_of, numbered
@@ -236,6 +236,8 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
 
         groups  the place of each row's group in `group_names`, or −1, for methods that tell groups apart
         """
+        if logits.ndim < 2:
+            raise InputError(f"logits must have shape (n, {self.k}) or (n, {self.k}, ...); got {shape_of(logits)}")
         rows = flatten(logits)
         # While TorchScript traces, sizes are tensors, and it warns when they are compared.
         is_traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]

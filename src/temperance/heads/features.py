@@ -252,8 +252,14 @@ def _as_rows(values: ArrayLike, name: str) -> Tensor:
 
 
 def _as_numbers(labels: ArrayLike, rows: Tensor, k: int, part: str) -> Tensor:
+    given = to_tensor(labels, f"{part}_labels")
+    if given.shape[:1] != rows.shape[:1]:
+        raise InputError(
+            f"{part}_labels must have one number for each of the {len(rows)} rows of {part}_features; "
+            f"got {shape_of(given)}"
+        )
     try:
-        return as_labels(labels, rows[:, :1].expand(-1, k))
+        return as_labels(given, rows[:, :1].expand(-1, k))
     except InputError as error:
         raise InputError(f"{part}_{error}") from None
 

@@ -31,7 +31,7 @@ from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
 from temperance.showing import number_table
 from temperance.training.balanced import Balanced
-from temperance.training.job import open_run, usable_device
+from temperance.training.job import Job, open_run, usable_device
 from temperance.training.run import FORMAT, HEAD, LOG, Run, refuse_taken, write_log
 
 # The file that says where a retrained classifier came from.
@@ -210,7 +210,16 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
             f"{place} was trained with two classifiers (balance), and a head replaces only one: retrain "
             "a run that was trained without balance"
         )
-    found = extract_features(run.network, images, device=usable_device(device), copies=copies)
+    recipe = Job.of(**run.details["job"]).recipe
+    border = recipe.border(*images.train.shape[:2])
+    if copies and not border and not recipe.flip:
+        raise InputError(
+            f"{place} was trained without crops and flips, so copies would be like the images: leave out copies",
+            flags={"leave out copies": "leave out --copies"},
+        )
+    found = extract_features(
+        run.network, images, device=usable_device(device), copies=copies, pad=border, flip=recipe.flip
+    )
     write_features(kept, found)
     return found
 

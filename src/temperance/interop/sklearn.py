@@ -88,6 +88,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.n_jobs = n_jobs
         self.ensemble = ensemble
 
+    def set_params(self, **params: Any) -> Self:
+        method = params.get("method", self.method)
+        inner = [name for name in params if name.startswith("method__")]
+        if inner and isinstance(method, str):
+            raise InputError(
+                f"method={method!r} is a name, and {inner[0]} needs a calibrator: pass an object, such as "
+                "method=Temperature()"
+            )
+        super().set_params(**params)
+        return self
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone.
 

@@ -197,7 +197,7 @@ class Loss(HasSettings, nn.Module):
         if indices is None and self.needs_indices:
             raise InputError(
                 f"{self.name} keeps a record of every training sample: pass the indices of the samples too, "
-                "loss(logits, labels, indices)"
+                "loss(logits, labels, indices); it has no value for other samples, so validate with another loss"
             )
         if indices is not None and indices.shape != expected:
             raise InputError(f"indices must have the shape of labels {tuple(expected)}; got {shape_of(indices)}")

@@ -53,11 +53,14 @@ class Record(nn.Module):
         self.times_right.index_add_(0, indices, correct.long())
 
     def correctness(self, indices: Tensor) -> Tensor:
-        """(h − min h) / (epochs − min h) of each sample, h how often it was right; 0/0 counts as 1. (n,) → (n,)"""
+        """(h − min h) / (epochs − min h) of each sample, h how often it was right; 0/0 counts as 1. (n,) → (n,)
+
+        It is at most 1, also for a sample that was drawn several times in an epoch.
+        """
         least = self.times_right.amin()
         span = self.epochs.clamp_min(1) - least
         share = (self._of(indices) - least).float() / span.clamp_min(1)
-        return share.where(span > 0, 1)
+        return share.where(span > 0, 1).clamp_max(1)
 
     def _of(self, indices: Tensor) -> Tensor:
         """How often each of these samples was right. (n,)"""
@@ -195,7 +198,7 @@ class ACLSRanking(RankingLoss):
     def _penalty(self, rows: Rows) -> Tensor:
         confidence_gap, correctness_gap = self._order(rows, rows.confidence.detach())
         disordered = confidence_gap * correctness_gap < 0
-        return disordered * acls_penalty(rows.logits, self, "adaptive")
+        return acls_penalty(rows.logits, self, "adaptive").where(disordered, 0)
 
 
 @loss(
