@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from commands import run
 from temperance import evaluate
@@ -169,6 +170,31 @@ def test_several_columns_of_groups_make_a_group_of_each_combination(tmp_path: Pa
         assert np.array_equal(arrays["age"], AGE)
     with pytest.raises(FileError, match="there is no column 'town' for group; found"):
         read_predictions(path, columns={"group": "sex,town"})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_labels_can_be_groups_and_a_column_that_is_named_twice_counts_once(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"in{suffix}"
+    if suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps({name: PEOPLE[name][i].item() for name in PEOPLE}) for i in range(N)))
+    else:
+        save(path, PEOPLE)
+    for named, expected in (("sex,label", ["f & 0", "m & 1"]), ("label", ["0", "1"]), ("sex,sex", ["f", "m"])):
+        found = read_predictions(path, columns={"group": named})
+        assert found.groups is not None and found.groups[:2].tolist() == expected
+        assert torch.equal(found.labels, torch.from_numpy(AGE))
+    write_predictions(tmp_path / "out.npz", read_predictions(path, columns={"group": "sex,label"}))
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert sorted(arrays) == ["age", "groups", "labels", "probs", "sex"]
+
+
+def test_a_record_without_a_group_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    for row in (0, 1):
+        records = [{"probs": [0.5, 0.5], "label": 0, "sex": None if i == row else "f"} for i in range(3)]
+        path.write_text("\n".join(map(json.dumps, records)))
+        with pytest.raises(FileError, match=rf"sex must .*; row {row} \(counting from 0\) has nothing"):
+            read_predictions(path, columns={"group": "sex"}).chunks().__next__()
 
 
 def test_a_csv_without_pyarrow_has_the_same_combinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,12 +43,13 @@ class TableColumns:
 
     @property
     def used(self) -> list[str]:
+        """The columns of the predictions, each once: that of the labels can also be one of groups."""
         named = (name for name in (self.labels, self.weights) if name is not None)
-        return [*self.scores, *self.label_columns, *self.groups, *named]
+        return list(dict.fromkeys([*self.scores, *self.label_columns, *self.groups, *named]))
 
     def others(self, names: Iterable[str]) -> list[str]:
-        """The columns that are not predictions; those of several groups are, too, since only their names are joined."""
-        kept = self.groups if len(self.groups) > 1 else ()
+        """The columns that are not predictions; those of several groups count too, since predictions have them joined."""
+        kept = [name for name in self.groups if name not in (self.labels, self.weights)] if len(self.groups) > 1 else []
         return [name for name in names if name in kept or (name not in self.used and name != self.mark)]
 
     def opened(

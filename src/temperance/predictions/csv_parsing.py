@@ -60,7 +60,7 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
     import pyarrow
     from pyarrow import csv as arrow_csv
 
-    texts = [*([] if table.labels is None else [table.labels]), *table.groups]
+    texts = list(dict.fromkeys([*([] if table.labels is None else [table.labels]), *table.groups]))
     reader = arrow_csv.open_csv(
         table.path,
         read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
