@@ -48,9 +48,9 @@ class TableColumns:
         return list(dict.fromkeys([*self.scores, *self.label_columns, *self.groups, *named]))
 
     def others(self, names: Iterable[str]) -> list[str]:
-        """The columns that are not predictions; those of several groups count too, since predictions have them joined."""
-        kept = [name for name in self.groups if name not in (self.labels, self.weights)] if len(self.groups) > 1 else []
-        return [name for name in names if name in kept or (name not in self.used and name != self.mark)]
+        """The columns that are not predictions; those of several groups are, too, since only their names are joined."""
+        joined = set(self.groups) - {self.labels, self.weights} if len(self.groups) > 1 else set()
+        return [name for name in names if name in joined or (name not in self.used and name != self.mark)]
 
     def opened(
         self,
