@@ -319,7 +319,7 @@ def test_a_class_that_is_seldom_predicted_is_counted() -> None:
     one_wrong[:, 2] = 0.96
     few = torch.cat([probs[probs.argmax(1) != 2], one_wrong]), torch.cat([labels[probs.argmax(1) != 2], torch.zeros(4)])
     said = evaluate(few[0], few[1].long(), bootstrap=0, metrics=["ece"]).verdict
-    assert "when it predicts class 2, 4 samples, it is 96.0 % sure on average and right 0.0 % of the time." in said
+    assert "when it predicts class 2 (4 samples), it is 96.0 % sure on average and right 0.0 % of the time." in said
     checked(said, Facts.of(few[0], few[1].long()))
 
 

@@ -227,6 +227,12 @@ def test_the_columns_of_a_table_in_memory_are_combined() -> None:
         as_predictions(PEOPLE | {"age": AGE / 2}, columns={"group": "sex,age"})
 
 
+def test_an_option_that_is_given_twice_is_not_dropped(tmp_path: Path) -> None:
+    path = save(tmp_path / "in.csv", PEOPLE)
+    said = run("evaluate", path, "--by", "group", "--group", "sex", "--groups", "age")
+    assert said.code == 2 and "--group is given twice; a list of several has commas: --group sex,age" in said.err
+
+
 def test_commands_combine_groups(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", PEOPLE)
     result = run("evaluate", path, "--by", "group", "--group", "sex,age", "--bootstrap", "0", "--metrics", "accuracy")

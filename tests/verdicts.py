@@ -147,7 +147,10 @@ def place(facts: Facts, start: str, end: str, share: str | None, says: str, righ
 
 
 def classes(facts: Facts, many: str, most: str | None, name: str, says: str, right: str, others: str | None) -> None:
-    told = [(name, says, right), *re.findall(r"(?:\(|; )(.+?): ([\d.]+) % and ([\d.]+) %", (others or "")[1:])]
+    told = [
+        (name.replace(" (", ", ").removesuffix(")"), says, right),
+        *re.findall(r"(?:\(|; )(.+?): ([\d.]+) % and ([\d.]+) %", (others or "")[1:]),
+    ]
     gaps = []
     for named, said, is_right in told:
         name, _, few = named.removesuffix(" samples").removesuffix(" sample").partition(", ")

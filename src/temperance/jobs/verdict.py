@@ -302,16 +302,18 @@ def _classes(found: Findings, names: Sequence[str]) -> str:
     first = off[found.by_class.gap[off].abs().argsort(descending=True, stable=True)][:NAMED].tolist()
     numbers = percents(*((float(found.by_class.mean_confidence[j]), float(found.by_class.accuracy[j])) for j in first))
     (sure, right), *rest = zip(numbers[::2], numbers[1::2], strict=True)
-    counts = {j: int(found.by_class.count[j]) for j in first}
-    few = {j: f", {plural(n, found.rows.removesuffix('s'))}" if n < ENOUGH else "" for j, n in counts.items()}
-    others = "; ".join(f"{names[j]}{few[j]}: {' and '.join(pair)}" for j, pair in zip(first[1:], rest, strict=True))
+    counts = (int(found.by_class.count[j]) for j in first)
+    few, *too_few = (plural(n, found.rows.removesuffix("s")) if n < ENOUGH else "" for n in counts)
+    others = "; ".join(
+        f"{names[j]}{n and f', {n}'}: {' and '.join(pair)}" for j, n, pair in zip(first[1:], too_few, rest, strict=True)
+    )
     k = len(names)
     all_of_them = "Both" if k == 2 else f"All {k:,}"
     some = all_of_them if len(off) == k else f"{len(off):,} of {k:,}"
     many = "One class is" if len(off) == 1 else f"{some} classes are"
     return (
         f"{many} off by more than chance{', these three the most' if len(off) > NAMED else ''}: when it predicts "
-        f"{names[first[0]]}{few[first[0]]}, it is {sure} sure on average and right {right} of the time"
+        f"{names[first[0]]}{few and f' ({few})'}, it is {sure} sure on average and right {right} of the time"
         f"{f' ({others})' if others else ''}."
     )
 

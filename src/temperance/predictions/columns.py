@@ -200,7 +200,9 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
 def _hint(known: list[str], wanted: Wanted) -> str:
     if len(known) == 1 and "\t" in known[0]:
         return ". Cells are separated by tabs: call the file .tsv"
-    if len(known) == 1 and ";" in known[0]:
+    if len(known) == 1 and "," in known[0]:
+        return ". Cells are separated by commas: call the file .csv"
+    if len(known) == 1 and (";" in known[0] or "|" in known[0]):
         return ". Cells must be separated by commas, and decimals need a point"
     stripped = [name.strip() for name in known]
     if _usual(stripped, wanted) > _usual(known, wanted):
