@@ -33,7 +33,13 @@ def _by(given: str) -> str:
 class Once(argparse.Action):
     """An option that may be given once, because what it names is a list with commas."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _: Any) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
         before = getattr(namespace, self.dest)
         if before is not None:
             name = self.option_strings[0]
