@@ -91,8 +91,8 @@ def test_groups_share_the_probability() -> None:
         alone = abstain(confidence[mine], correct[mine], answers=True, risk=[0.1, 0.2, 0.3], level=1 - 0.05 / 3)
         assert [replace(rule, group="") for rule in rules] == pytest.approx(alone.rules, nan_ok=True)
     assert "For each limit, this holds for all groups at once with a probability of 95 %" in found.verdict
-    assert f"a group needs at least {fewest(0.1, 0.05 / 3)} answers for an error below 10 %" in found.verdict
-    few = abstain(data.select(names == "few"), risk=0.05, by_group=True, level=0.9)
+    assert "needs at least" not in found.verdict  # each group has enough answers
+    few = abstain(data.select((names == "few").nonzero()[0][:80]), risk=0.05, by_group=True, level=0.9)
     assert few.verdict == (
         f"1 of 1 group lacks a threshold for this limit. Even without a mistake, a group needs at least "
         f"{fewest(0.05, 0.1)} answers for an error below 5 %. More answers may give one, and so may a confidence that "

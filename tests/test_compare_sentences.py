@@ -112,8 +112,8 @@ def test_a_test_part_without_mistakes() -> None:
     assert found.recommended is found.baseline
     assert found.verdict == (
         "Leave it as it is: 30 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance. No prediction is wrong, and only mistakes show when a "
-        "model is too sure: collect samples until 10 are wrong."
+        "temperature has a lower NLL, which could be chance. No test prediction is wrong, and only mistakes show "
+        "when a model is too sure: collect test samples until 10 are wrong."
     )
 
 
@@ -131,7 +131,7 @@ def test_labels_that_number_the_classes_otherwise_are_noted() -> None:
     assert found.notes == evaluate(found.test, metrics="accuracy", bootstrap=0).notes
     (note,) = found.notes
     assert "check that labels and predictions have the same order" in note
-    assert "no better than chance" in note and "could be chance" not in note  # they are far below it
+    assert "worse than chance" in note and "could be chance" not in note  # they are far below it
     assert not compared(data, ["temperature"]).notes
 
 
@@ -148,8 +148,8 @@ def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     found = compared(predictions(40, 4.0, seed=1), ["temperature"])
     assert found.verdict == (
         "Leave it as it is: 20 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance. Only 2 predictions are wrong, and only mistakes show when "
-        "a model is too sure: collect samples until 10 are wrong."
+        "temperature has a lower NLL, which could be chance. Only 2 test predictions are wrong, and only mistakes "
+        "show when a model is too sure: collect test samples until 10 are wrong."
     )
 
 

@@ -1,5 +1,6 @@
 """Decisions with costs: the cheapest is taken, what it costs is counted right, and no saving is claimed by chance."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,17 @@ def test_small_costs_are_not_nothing() -> None:
     shown = [found.money(value) for value in (0.766, 0.0234, -0.766, 750, 0, 1e-9)]
     assert shown == ["0.8", "0.02", "-0.8", "750", "0", "0"]
     assert f"costs {found.constant.cost:.1f}." in found.verdict
+
+
+def test_what_calibration_saves_is_the_difference_of_the_costs_as_shown() -> None:
+    for sharpness in (1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5):
+        logits, labels = two_classes(2000, 0, sharpness=sharpness)
+        found = decide(logits, labels, from_logits=True, false_alarm=1, miss=10, method="temperature")
+        assert found.calibrated is not None and found.saving is not None
+        before, after, saves = (
+            Decimal(found.money(cost)) for cost in (found.given.cost, found.calibrated.cost, found.saving.value)
+        )
+        assert before - after == saves, found.verdict
 
 
 def test_pixels_are_said_to_be_alike() -> None:

@@ -287,12 +287,48 @@ def test_groups_are_tested_and_corrected_for_their_number() -> None:
     assert said == (
         "1 of 4 groups is over-confident and 1 of 4 groups is under-confident on average by more than chance. The "
         f"group b is off the most: {100 * confidence[mine].mean():.1f} % sure on average and right "
-        f"{100 * labels[mine].mean():.1f} % of the time."
+        f"{100 * labels[mine].mean():.1f} % of the time. `temperance compare --by group` also tries a correction of "
+        "its own for each group."
     )
+    fitted = Identity().fit([[0.0, 1.0], [1.0, 0.0]], [0, 1])
+    after = evaluate(data, calibrator=fitted, by_group=True, bootstrap=0)
+    assert not any("temperance compare" in note for note in after.notes)
     halves = [data.select(np.arange(4000) % 2 == i) for i in (0, 1)]
     together = combine([statistics(half, by_group=True) for half in halves], bootstrap=0)
     assert said in together.notes
     assert not any("groups" in note for note in evaluate(data, bootstrap=0).notes)
+
+
+def test_labels_that_look_wrong_are_to_be_checked_first() -> None:
+    data = Predictions.of(*off_by(2000, 0.2))
+    shuffled = Predictions.of(
+        data.scores, data.labels[torch.randperm(2000, generator=torch.Generator().manual_seed(0))]
+    )
+    alike = Predictions.of(data.scores, torch.zeros(2000, dtype=torch.int64))
+    for wrong in (shuffled, alike):
+        found = evaluate(wrong, bootstrap=0, metrics=["ece"])
+        assert found.verdict.endswith("Check the labels before you correct anything.") and "check" in found.notes[0]
+        assert "compare" not in found.verdict
+    marked = evaluate([0.9, 0.6] * 30, [1] * 60, answers=True, bootstrap=0)
+    assert marked.verdict.endswith("Check how the answers were marked before you correct anything.")
+
+
+def test_a_class_that_is_seldom_predicted_is_counted() -> None:
+    probs, labels = made(torch.full((400,), 0.9), torch.full((400,), 0.9))
+    one_wrong = torch.full((4, 5), 0.01).double()
+    one_wrong[:, 2] = 0.96
+    few = torch.cat([probs[probs.argmax(1) != 2], one_wrong]), torch.cat([labels[probs.argmax(1) != 2], torch.zeros(4)])
+    said = evaluate(few[0], few[1].long(), bootstrap=0, metrics=["ece"]).verdict
+    assert "when it predicts class 2 (4 samples), it is 96.0 % sure on average and right 0.0 % of the time." in said
+    checked(said, Facts.of(few[0], few[1].long()))
+
+
+def test_nothing_is_less_than_certain() -> None:
+    """Rounding made the NLL of certain and right predictions -0.0000."""
+    probs = torch.eye(3).double()[torch.arange(2000) % 3]
+    labels = torch.where(torch.arange(2000) < 1199, torch.arange(2000) % 3, (torch.arange(2000) + 1) % 3)
+    (note, *_) = evaluate(probs, labels, bootstrap=0, metrics=["nll"]).notes
+    assert note.endswith("on the other 1,199 samples it is 0.0000.")
 
 
 def test_groups_of_similar_names_are_counted_one_by_one() -> None:
@@ -317,13 +353,14 @@ def test_groups_of_a_calibrated_model_are_seldom_called_off() -> None:
 
 def test_calibrated_predictions_are_not_to_be_calibrated_again() -> None:
     generator = torch.Generator().manual_seed(0)
-    logits, labels = 9 * torch.randn(2000, 3, generator=generator), torch.randint(3, (2000,), generator=generator)
+    logits = 9 * torch.randn(2000, 3, generator=generator)
+    labels = torch.where(torch.arange(2000) % 5 < 2, torch.randint(3, (2000,), generator=generator), logits.argmax(1))
     plain = evaluate(logits, labels, from_logits=True, bootstrap=0)
     assert "run `temperance compare`" in plain.verdict
     fitted = Identity().fit(logits, labels)
     after = evaluate(logits, labels, from_logits=True, calibrator=fitted, bootstrap=0)
     assert "run `temperance compare`" not in after.verdict
-    some = evaluate(logits[:30] / 90, labels[:30], from_logits=True, calibrator=fitted, bootstrap=0)
+    some = evaluate(logits[:30] / 90, torch.arange(30) % 3, from_logits=True, calibrator=fitted, bootstrap=0)
     assert "too few" in some.verdict and "temperance compare" not in some.verdict
     assert after.verdict.endswith("fit one to the model's own predictions on samples like these.")
     assert "These predictions were calibrated by identity." in after.notes

@@ -308,6 +308,12 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
         temperance.compare(own(), Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))
 
 
+def test_labels_are_the_groups(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1]] * 4, labels=[[0, 1]] * 4, site=["x", "y"] * 2)
+    said = run("evaluate", tmp_path / "a.npz", "--multilabel", "--by", "group", "--group", "site")
+    assert said.code == 2 and "--group has no use; leave it out" in said.err
+
+
 def test_by_label_needs_several_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1]] * 4, labels=[0, 0, 1, 0], groups=["x", "y"] * 2)
     for command in ("evaluate", "compare", "abstain"):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from commands import run
@@ -172,6 +173,31 @@ def test_several_columns_of_groups_make_a_group_of_each_combination(tmp_path: Pa
         read_predictions(path, columns={"group": "sex,town"})
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_labels_can_be_groups_and_a_column_that_is_named_twice_counts_once(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"in{suffix}"
+    if suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps({name: PEOPLE[name][i].item() for name in PEOPLE}) for i in range(N)))
+    else:
+        save(path, PEOPLE)
+    for named, expected in (("sex,label", ["f & 0", "m & 1"]), ("label", ["0", "1"]), ("sex,sex", ["f", "m"])):
+        found = read_predictions(path, columns={"group": named})
+        assert found.groups is not None and found.groups[:2].tolist() == expected
+        assert torch.equal(found.labels, torch.from_numpy(AGE))
+    write_predictions(tmp_path / "out.npz", read_predictions(path, columns={"group": "sex,label"}))
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert sorted(arrays) == ["age", "groups", "labels", "probs", "sex"]
+
+
+def test_a_record_without_a_group_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    for row in (0, 1):
+        records = [{"probs": [0.5, 0.5], "label": 0, "sex": None if i == row else "f"} for i in range(3)]
+        path.write_text("\n".join(map(json.dumps, records)))
+        with pytest.raises(FileError, match=rf"sex must .*; row {row} \(counting from 0\) has nothing"):
+            read_predictions(path, columns={"group": "sex"}).chunks().__next__()
+
+
 def test_a_csv_without_pyarrow_has_the_same_combinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     found = read_predictions(save(tmp_path / "in.csv", PEOPLE), columns={"group": "sex,age"})
@@ -213,6 +239,12 @@ def test_the_columns_of_a_table_in_memory_are_combined() -> None:
     assert found.groups is not None and found.groups[:4].tolist() == COMBINED
     with pytest.raises(InputError, match="groups must be text or integers; got float64"):
         as_predictions(PEOPLE | {"age": AGE / 2}, columns={"group": "sex,age"})
+
+
+def test_an_option_that_is_given_twice_is_not_dropped(tmp_path: Path) -> None:
+    path = save(tmp_path / "in.csv", PEOPLE)
+    said = run("evaluate", path, "--by", "group", "--group", "sex", "--groups", "age")
+    assert said.code == 2 and "--group is given twice; a list of several has commas: --group sex,age" in said.err
 
 
 def test_commands_combine_groups(tmp_path: Path) -> None:

@@ -186,6 +186,8 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
             "probs_0,probs_1,label\n0.1,0.9,1\n0.2,,0\n",
             "probs_1 must be a number in each line; line 3 has ''; fill it in, or",
         ),
+        ("probs_0,probs_1,label\n0.1,NA,1\n", "line 2 has 'NA'; fill it in, or leave the row out"),
+        ("probs_0|probs_1|label\n0.1|0.9|1\n", "Cells must be separated by commas"),
         ("probs_0,probs_1,label\n10%,90 %,1\n", "line 2 has '10%'; write 0.87 for 87 %"),
         ('probs_0,probs_1,label\n0.1,"0,9",1\n', "line 2 has '0,9'; decimals need a point"),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,1.5\n", "line 3 has '1.5'"),

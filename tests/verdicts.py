@@ -147,10 +147,15 @@ def place(facts: Facts, start: str, end: str, share: str | None, says: str, righ
 
 
 def classes(facts: Facts, many: str, most: str | None, name: str, says: str, right: str, others: str | None) -> None:
-    told = [(name, says, right), *re.findall(r"(?:\(|; )(.+?): ([\d.]+) % and ([\d.]+) %", others or "")]
+    told = [
+        (name.replace(" (", ", ").removesuffix(")"), says, right),
+        *re.findall(r"(?:\(|; )(.+?): ([\d.]+) % and ([\d.]+) %", (others or "")[1:]),
+    ]
     gaps = []
-    for name, said, is_right in told:
+    for named, said, is_right in told:
+        name, _, few = named.removesuffix(" samples").removesuffix(" sample").partition(", ")
         mine = facts.predicted == facts.names.index(name)
+        assert few == (str(mine.sum()) if mine.sum() < 20 else "")
         for text, value in zip((said, is_right), facts.mean(mine), strict=True):
             same(text, value)
         gaps.append(abs(np.subtract(*facts.mean(mine))))
@@ -223,8 +228,29 @@ def samples_it_takes(facts: Facts, needed: str) -> None:
     assert int(needed.replace(",", "")) > len(facts.labels)
 
 
-def not_certain(facts: Facts) -> None:
+def may_help(facts: Facts) -> None:
+    assert outcomes(facts) >= 20, "compare could not tell"
     assert facts.mean()[0] < 1, "a model that is certain and always right cannot gain"
+
+
+def outcomes(facts: Facts) -> int:
+    """How many predictions are right, or wrong if these are fewer."""
+    return int(min(facts.correct.sum(), (~facts.correct).sum()))
+
+
+def enough(facts: Facts) -> None:
+    assert outcomes(facts) >= 20
+
+
+def not_enough(facts: Facts) -> None:
+    assert outcomes(facts) < 20
+
+
+def no_better_than_chance(facts: Facts) -> None:
+    k = len(facts.names)
+    shares = [np.bincount(each, minlength=k) / len(facts.labels) for each in (facts.labels, facts.predicted)]
+    alone = min(int((share > 0).sum()) for share in shares) == 1
+    assert alone or facts.correct.mean() < 0.1 + shares[0] @ shares[1]
 
 
 def nothing(facts: Facts, *_: str) -> None:
@@ -242,7 +268,7 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"of that mean confidence \(99 % interval\)\. Its expected calibration error in (\d+) bins? is {PERCENT} %\."
     rf"(?: Chance alone gives up to {PERCENT} %, so a true error below that may not show\.)?": nothing_found,
     r"This verdict tests averages; `temperance compare` tests each prediction, so it may still find that a calibrator "
-    r"helps\.": not_certain,
+    r"helps\.": may_help,
     r"(Over|Under)-confident(| on average, but not (?:everywhere|for every class)|, but only by a "
     r"little)\.": over_or_under,
     r"Over-confident in some places and under-confident in others\.": nothing,
@@ -260,7 +286,10 @@ CLAUSES: dict[str, Callable[..., None]] = {
     r"An error this small seldom needs correcting\.": nothing,
     r"A calibrator has been applied and leaves this error: to do better, fit one to the model's own predictions on "
     r"samples like these\.": nothing,
-    r"To correct it without retraining, run `temperance compare` on held-out predictions\.": nothing,
+    r"To correct it without retraining, run `temperance compare` on held-out predictions\.": enough,
+    r"Before you correct it, collect samples: with fewer than 20 right and 20 wrong predictions, `temperance compare` "
+    r"may not be able to tell whether a calibrator helps\.": not_enough,
+    r"Check the labels before you correct anything\.": no_better_than_chance,
 }
 
 

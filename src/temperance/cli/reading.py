@@ -30,6 +30,23 @@ def _by(given: str) -> str:
     return given
 
 
+class Once(argparse.Action):
+    """An option that may be given once, because what it names is a list with commas."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        if before is not None:
+            name = self.option_strings[0]
+            raise InputError(f"{name} is given twice; a list of several has commas: {name} {before},{values}")
+        setattr(namespace, self.dest, values)
+
+
 def is_by_group(args: argparse.Namespace) -> bool:
     """Is each group, or each of several labels, asked for?"""
     if args.by in ("label", "labels") and not getattr(args, "multilabel", False):
@@ -47,7 +64,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
     group = parser.add_argument_group("how the predictions are read")
     for kind in ("logits", "probs"):
         text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or a list such as no,maybe,yes"
-        group.add_argument(f"--{kind}", metavar="NAMES", help=text)
+        group.add_argument(f"--{kind}", action=Once, metavar="NAMES", help=text)
     for kind in others:
         if kind == "answers":
             text = "a model's answers: `confidence`, how sure it is of each, and `correct`, whether it is right"
@@ -62,7 +79,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
             text = f"the column of {kind}s, if it is not called {kind}; for a .npy, the file"
             if kind == "group":
                 text += ". A list such as sex,race makes a group of each combination"
-            group.add_argument(f"--{kind}", f"--{kind}s", metavar="NAME", help=text)
+            group.add_argument(f"--{kind}", f"--{kind}s", action=Once, metavar="NAME", help=text)
     group.add_argument(
         "--binary",
         action="store_true",
@@ -94,6 +111,8 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
         positive = int(positive)
     names = ("logits", "probs", "label", "group", "weight")
     columns = {name: given[name] for name in names if given.get(name) is not None}
+    if given.get("multilabel") and "group" in columns:
+        raise InputError("with --multilabel each label is a group, so --group has no use; leave it out")
     own = ("normalise", "ignore_index", "answers", "multilabel")  # not every command has all of them
     return {
         "columns": columns or None,

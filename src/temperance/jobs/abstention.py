@@ -93,15 +93,21 @@ class Abstention(Tabular):
         if missing:
             groups = self.groups
             without = sum(not all(rule.found for rule in each) for each in groups)
-            (lowest, needed), *others = sorted({rule.risk: rule.needed for rule in missing}.items())
-            takes = [f"{needed:,} {self.row_name}s for an error below {100 * lowest:g} %"]
-            takes += [f"{fewer:,} for one below {100 * risk:g} %" for risk, fewer in others]
             limits = "this limit" if len(groups[0]) == 1 else "at least one limit"
             said.append(
                 f"{without:,} of {plural(len(groups), 'group')} {'lacks' if without == 1 else 'lack'} a threshold for "
-                f"{limits}. Even without a mistake, a group needs at least {listed(takes)}. {self._may_help}"
+                f"{limits}."
             )
+            if any(rule.n < rule.needed for rule in missing):
+                said.append(self._takes(missing))
+            said.append(self._may_help)
         return " ".join(said)
+
+    def _takes(self, missing: Sequence[Rule]) -> str:
+        (lowest, needed), *others = sorted({rule.risk: rule.needed for rule in missing}.items())
+        takes = [f"{needed:,} {self.row_name}s for an error below {100 * lowest:g} %"]
+        takes += [f"{fewer:,} for one below {100 * risk:g} %" for risk, fewer in others]
+        return f"Even without a mistake, a group needs at least {listed(takes)}."
 
     @property
     def _may_help(self) -> str:

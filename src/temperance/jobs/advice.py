@@ -195,8 +195,9 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         wrong = found.baseline.mistakes
         if found.test.multilabel:
             return ["Labels apply to nearly all samples, and only the others show when scores are too high."]
-        are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
-        more = f"collect samples until {FEWEST_MISTAKES} are wrong"
+        few = plural(wrong, "test prediction")
+        are = "No test prediction is" if not wrong else f"Only {few} {'is' if wrong == 1 else 'are'}"
+        more = f"collect test {found.test.row_name}s until {FEWEST_MISTAKES} are wrong"
         return [f"{are} wrong, and only mistakes show when a model is too sure: {more}."]
     rows = f"{found.test.row_name}s"
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))

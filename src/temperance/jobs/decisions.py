@@ -114,11 +114,21 @@ class Decisions(Tabular):
         """
         by = self.given if self.saving is None or not self.saving.changed else self.saving
         unit = min((size for size in (by.high - by.low, abs(self.given.cost)) if size > 0), default=1.0)
-        digits = max(0, 1 - math.floor(math.log10(unit)))
+        fewest = max(0, 1 - math.floor(math.log10(unit)))
+        digits = next((enough for enough in range(fewest, fewest + 3) if self._adds_up(enough)), fewest)
         if abs(value) > NOTHING * unit:
             digits = max(digits, -math.floor(math.log10(abs(value))))
         digits = min(MOST_DIGITS, digits)
         return f"{round(value, digits) + 0.0:,.{digits}f}"
+
+    def _adds_up(self, digits: int) -> bool:
+        """With this many decimals, is the saving the difference of the two costs?"""
+        if self.calibrated is None or self.saving is None:
+            return True
+        before, after, saved = (
+            round(each, digits) for each in (self.given.cost, self.calibrated.cost, self.saving.value)
+        )
+        return round(before - after, digits) == saved
 
     def to_json(self) -> str:
         """Everything as JSON; numbers that are not finite become null."""

@@ -97,6 +97,7 @@ class Evaluation(Results):
     notes: tuple[str, ...]
     _pictures: Pictures = field(compare=False)
     label_tally: Tally | None = None  # of several labels, by label and score. (L, n_bins)
+    unrelated: bool = False  # the labels look wrong, as a note says
 
     @cached_property
     def reliability(self) -> Bins:
@@ -179,7 +180,13 @@ class Evaluation(Results):
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
         if self.label_tally is not None:
             return verdict_of_labels(self.label_tally, self.class_names, self.n_counted, calibrated=self.calibrated)
-        return verdict(*self.tallies, self.class_names, f"{self.row_name}s", calibrated=self.calibrated)
+        return verdict(
+            *self.tallies,
+            self.class_names,
+            f"{self.row_name}s",
+            calibrated=self.calibrated,
+            unrelated=self.unrelated,
+        )
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, notes=self.notes, **extra)
@@ -379,6 +386,7 @@ def evaluation(
         notes=(*notes(found, rows, names, intervals=bootstrap > 0), *[fewer] * (of_group < bootstrap)),
         _pictures=pictures,
         label_tally=found.label_tally,
+        unrelated=bool(found.labels.notes(found.tallies[1], names, answers=measuring.answers)),
     )
 
 

@@ -62,7 +62,7 @@ class Floored:
         if row_name == "label":
             are = "1 label of a sample applies" if self.n == 1 else f"{self.n:,} labels of samples apply"
             have = f"{are} at a score of 0, or {'does' if self.n == 1 else 'do'} not at 1: such an outcome has"
-        rest = nll * self.total - self.nll
+        rest = max(0.0, nll * self.total - self.nll)  # rounding can leave less than nothing
         mean = rest / (self.total - self.weight) if self.n < n else 0.0
         others = f"; on the other {plural(n - self.n, row_name)} it is {mean:.4f}" if self.n < n else ""
         if self.floor == LOG_FLOOR:

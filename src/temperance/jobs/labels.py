@@ -55,16 +55,22 @@ class LabelCounts:
 
     def related(self, predicted: Tally, deviations: float = CERTAIN) -> bool:
         """Are the predictions right more often than chance explains, by this many standard deviations?"""
+        return self._above_chance(predicted) > deviations
+
+    def _above_chance(self, predicted: Tally) -> float:
+        """How many standard deviations the accuracy is above that of unrelated labels."""
         by_chance = self._by_chance(predicted)
-        return _accuracy(predicted) - by_chance > deviations * math.sqrt(by_chance * (1 - by_chance) / self.n)
+        deviation = math.sqrt(by_chance * (1 - by_chance) / self.n)
+        return (_accuracy(predicted) - by_chance) / deviation if deviation else 0.0
 
     def unrelated(self, predicted: Tally) -> str:
         """A sentence about labels of several classes that have nothing to do with the predictions, if that is so."""
         if self.n < ENOUGH_ROWS or self.related(predicted, CHANCE) or int((predicted.count > 0).sum()) == 1:
             return ""
         right, chance = percents((_accuracy(predicted),), (self._by_chance(predicted),))
+        than = "worse than" if self._above_chance(predicted) < -CERTAIN else "no better than"
         return (
-            f"The predictions are right {right} of the time, no better than chance: unrelated labels would give "
+            f"The predictions are right {right} of the time, {than} chance: unrelated labels would give "
             f"{chance}. If you expected more, check that labels and predictions have the same order and number the "
             "classes alike."
         )

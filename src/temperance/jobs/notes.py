@@ -87,7 +87,8 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
 def _groups_off(found: Statistics) -> str:
     """Which groups are over- or under-confident."""
     tallies = {name: each.tally for name, each in found.groups.items() if each.tally is not None}
-    return about_groups([group_name(name) for name in tallies], list(tallies.values()))
+    calibrated = found.measuring.made_by is not None
+    return about_groups([group_name(name) for name in tallies], list(tallies.values()), calibrated=calibrated)
 
 
 def _small_groups(found: Statistics) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import plural
+from temperance.metrics.significance import ENOUGH, enough_of_both
 from temperance.metrics.tally import (
     Tally,
     accuracy_bounds,
@@ -40,6 +41,11 @@ LITTLE = 0.005  # an error that is small, if it is also small relative to the sh
 NAMED = 3  # classes
 
 CORRECT_IT = "To correct it without retraining, run `temperance compare` on held-out predictions."
+COLLECT_FIRST = (
+    f"Before you correct it, collect samples: with fewer than {ENOUGH} right and {ENOUGH} wrong predictions, "
+    "`temperance compare` may not be able to tell whether a calibrator helps."
+)
+CORRECT_GROUPS = "`temperance compare --by group` also tries a correction of its own for each group."
 CORRECT_AGAIN = (
     "A calibrator has been applied and leaves this error: to do better, fit one to the model's own predictions on "
     "samples like these."
@@ -58,17 +64,20 @@ def verdict(
     rows: str = "samples",
     *,
     calibrated: bool = False,
+    unrelated: bool = False,
 ) -> str:
     """One paragraph: over- or under-confident, by how much, where, which classes, and what to do.
 
     calibrated  the predictions are a calibrator's, so the advice is not to calibrate them
+    unrelated   the labels look wrong, so the advice is to check them
     """
     found = replace(Findings.of(by_confidence, by_class), rows=rows)
     if found.n == 1:
         return _one_sample(found)
     if not found.anything:
         certain = found.mean_confidence == 1  # and always right, so nothing can be gained
-        return " ".join([_nothing_found(found), *[MAY_HELP] * (not calibrated and not certain)])
+        may_help = found.enough_of_both and not (calibrated or unrelated or certain)
+        return " ".join([_nothing_found(found), *[MAY_HELP] * may_help])
     names = [as_class(name) for name in class_names]
     sure_and_right = found.mean_confidence, found.accuracy
     averages = [sure_and_right] if found.average else [(each,) for each in sure_and_right]
@@ -80,12 +89,24 @@ def verdict(
         *_places(found),
         _classes(found, names),
         _positive(found, names),
-        LEAVE_IT if found.little else CORRECT_AGAIN if calibrated else CORRECT_IT,
+        _advice(found, calibrated=calibrated, unrelated=unrelated),
     ]
     return " ".join(filter(None, parts))
 
 
-def about_groups(names: Sequence[str], tallies: Sequence[Tally]) -> str:
+def _advice(found: Findings, *, calibrated: bool, unrelated: bool) -> str:
+    """What to do about an error that was found."""
+    if unrelated:
+        what = "how the answers were marked" if found.rows == "answers" else "the labels"
+        return f"Check {what} before you correct anything."
+    if found.little:
+        return LEAVE_IT
+    if calibrated:
+        return CORRECT_AGAIN
+    return CORRECT_IT if found.enough_of_both else COLLECT_FIRST
+
+
+def about_groups(names: Sequence[str], tallies: Sequence[Tally], *, calibrated: bool = False) -> str:
     """Which groups are off on average by more than chance, corrected for their number; empty for a single group."""
     if len(names) < 2:
         return ""
@@ -103,7 +124,7 @@ def about_groups(names: Sequence[str], tallies: Sequence[Tally]) -> str:
     ]
     return (
         f"{' and '.join(told)} on average by more than chance. The group {names[worst]} is off the most: {sure} sure "
-        f"on average and right {right} of the time."
+        f"on average and right {right} of the time.{f' {CORRECT_GROUPS}' * (not calibrated)}"
     )
 
 
@@ -152,6 +173,11 @@ class Findings:
     def accuracy(self) -> float:
         """Accuracy."""
         return float(self.by_confidence.total().accuracy)
+
+    @property
+    def enough_of_both(self) -> bool:
+        """Are there enough right and wrong predictions to compare calibrators?"""
+        return enough_of_both(float(self.by_confidence.hits.sum()), self.n)
 
     @property
     def needed(self) -> int:
@@ -276,14 +302,18 @@ def _classes(found: Findings, names: Sequence[str]) -> str:
     first = off[found.by_class.gap[off].abs().argsort(descending=True, stable=True)][:NAMED].tolist()
     numbers = percents(*((float(found.by_class.mean_confidence[j]), float(found.by_class.accuracy[j])) for j in first))
     (sure, right), *rest = zip(numbers[::2], numbers[1::2], strict=True)
-    others = "; ".join(f"{names[j]}: {' and '.join(pair)}" for j, pair in zip(first[1:], rest, strict=True))
+    counts = (int(found.by_class.count[j]) for j in first)
+    few, *too_few = (plural(n, found.rows.removesuffix("s")) if n < ENOUGH else "" for n in counts)
+    others = "; ".join(
+        f"{names[j]}{n and f', {n}'}: {' and '.join(pair)}" for j, n, pair in zip(first[1:], too_few, rest, strict=True)
+    )
     k = len(names)
     all_of_them = "Both" if k == 2 else f"All {k:,}"
     some = all_of_them if len(off) == k else f"{len(off):,} of {k:,}"
     many = "One class is" if len(off) == 1 else f"{some} classes are"
     return (
         f"{many} off by more than chance{', these three the most' if len(off) > NAMED else ''}: when it predicts "
-        f"{names[first[0]]}, it is {sure} sure on average and right {right} of the time"
+        f"{names[first[0]]}{few and f' ({few})'}, it is {sure} sure on average and right {right} of the time"
         f"{f' ({others})' if others else ''}."
     )
 

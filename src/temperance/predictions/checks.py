@@ -94,7 +94,7 @@ class ColumnNames:
             return () if found is None else (found,)
         names = _listed(self.group, known)
         _check_known(names, known, "group")
-        return tuple(names)
+        return tuple(dict.fromkeys(names))
 
     def matching(self, known: list[str]) -> list[str]:
         """The columns of scores that the caller asked for, in the order of a list, else in that of the file."""

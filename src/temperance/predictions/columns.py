@@ -43,13 +43,14 @@ class TableColumns:
 
     @property
     def used(self) -> list[str]:
+        """The columns of the predictions, each once: that of the labels can also be one of groups."""
         named = (name for name in (self.labels, self.weights) if name is not None)
-        return [*self.scores, *self.label_columns, *self.groups, *named]
+        return list(dict.fromkeys([*self.scores, *self.label_columns, *self.groups, *named]))
 
     def others(self, names: Iterable[str]) -> list[str]:
         """The columns to carry over: those that are not predictions, and those of which each combination is a group."""
-        kept = self.groups if len(self.groups) > 1 else ()
-        return [name for name in names if name in kept or (name not in self.used and name != self.mark)]
+        joined = set(self.groups) - {self.labels, self.weights} if len(self.groups) > 1 else set()
+        return [name for name in names if name in joined or (name not in self.used and name != self.mark)]
 
     def opened(
         self,
@@ -199,7 +200,9 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
 def _hint(known: list[str], wanted: Wanted) -> str:
     if len(known) == 1 and "\t" in known[0]:
         return ". Cells are separated by tabs: call the file .tsv"
-    if len(known) == 1 and ";" in known[0]:
+    if len(known) == 1 and "," in known[0]:
+        return ". Cells are separated by commas: call the file .csv"
+    if len(known) == 1 and (";" in known[0] or "|" in known[0]):
         return ". Cells must be separated by commas, and decimals need a point"
     stripped = [name.strip() for name in known]
     if _usual(stripped, wanted) > _usual(known, wanted):

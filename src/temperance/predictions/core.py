@@ -369,7 +369,11 @@ class Predictions:
     def need_groups(self, why: str = "") -> None:
         """Refuse predictions without groups; `why` says what they are for."""
         if not self.has_groups:
-            raise InputError(f"{why}{self.subject} have no groups: store them under the name groups, one per sample")
+            remedy = 'name them with columns={"group": NAME}'
+            raise InputError(
+                f"{why}{self.subject} have no groups: store them under the name groups, one per sample, or {remedy}",
+                flags={remedy: "name the column with --group NAME"},
+            )
 
     def need_classes(self) -> None:
         """Refuse predictions that have one score in each row, and no classes."""

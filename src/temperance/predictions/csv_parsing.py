@@ -18,6 +18,7 @@ from temperance.errors import InputError
 from temperance.predictions.checks import Text, as_number, excerpt
 
 # Text is parsed in blocks of this many bytes, or of a few lines where lines are longer than that.
+NO_VALUE = ("", "na", "n/a", "null", "none")  # cells that were left empty, in lower case
 BLOCK_BYTES = 1 << 22
 
 
@@ -60,7 +61,7 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
     import pyarrow
     from pyarrow import csv as arrow_csv
 
-    texts = [*([] if table.labels is None else [table.labels]), *table.groups]
+    texts = list(dict.fromkeys([*([] if table.labels is None else [table.labels]), *table.groups]))
     reader = arrow_csv.open_csv(
         table.path,
         read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
@@ -129,7 +130,7 @@ def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list
 
 def _remedy(cell: str) -> str:
     """What to do about a cell that is not a number."""
-    if not cell:
+    if cell.lower() in NO_VALUE:
         return "; fill it in, or leave the row out"
     if cell.endswith("%"):
         return "; write 0.87 for 87 %"

@@ -37,7 +37,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = binary_names(columns.class_names, wanted)
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
     score = Described((n, k) if columns.is_list else (n,), "f", "float64")
-    kinds = {name: _describe(first[name], n) for name in (columns.labels, columns.weights, *columns.groups) if name}
+    others = (columns.labels, columns.weights, *columns.groups)
+    with placed(in_file):
+        kinds = {name: _describe(name, first[name], n) for name in others if name}
     truth, counted = (None if name is None else kinds[name] for name in (columns.labels, columns.weights))
     groups = [kinds[name] for name in columns.groups]
     n, k, _ = check_set(columns.name, Described((n, k), "f", "float64"), truth, groups, names, wanted, counted)
@@ -124,8 +126,10 @@ def _columns(path: Path, wanted: Wanted) -> tuple[Record, TableColumns]:
     return first, replace(columns, is_list=has_list)
 
 
-def _describe(value: object, n: int) -> Described:
+def _describe(name: str, value: object, n: int) -> Described:
     """The type of a column, by its first value."""
+    if value is None:
+        raise InputError(f"{name} must have a value in each record; row 0 has nothing", row=0)
     if isinstance(value, list):
         return Described((n, len(value)), "f", "list")
     kind = "U" if isinstance(value, str) else "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"

@@ -47,9 +47,10 @@ def unrounded(probs: Tensor, decimals: int, *, first_row: int = 0) -> Tensor:
         i = int((~good).nonzero()[0])
         low = float(rows[i].amin())
         what = f"sums to {float(total[i]):.6g}" if low >= 0 else f"contains {low:.4g}"
+        remedy = ". If only their ratios count, divide each row by its sum" if low >= 0 and total[i] > 0 else ""
         raise InputError(
             f"rounded probs must be at least 0 and sum to nearly 1; row {first_row + i} {what}, and rounding {k} "
-            f"numbers to {decimals} decimals explains a difference of at most {allowed:.3g}",
+            f"numbers to {decimals} decimals explains a difference of at most {k * 10.0**-decimals:.3g}{remedy}",
             row=first_row + i,
         )
     rows = rows.where(rows > 0, zero_at(decimals, k))
