@@ -49,6 +49,16 @@ def test_bounds_hold_for_calibrated_predictions() -> None:
         assert sum(gap[name].low > 0 for gap in found) <= 5  # of 30 at 5 %: more with a chance of 0.3 %
 
 
+def test_the_bound_of_the_mean_error_allows_for_sides_that_are_chosen_by_chance() -> None:
+    above = 0
+    for seed in range(80):
+        generator = torch.Generator().manual_seed(seed)
+        said = torch.tensor([0.6, 0.7, 0.8, 0.9])[torch.randint(4, (500,), generator=generator)]
+        right = torch.bernoulli(said, generator=generator).long()
+        above += calibration_gap(said, right, answers=True, method="isotonic")["top-l1"].low > 0
+    assert above <= 8  # of 80 at 5 %; with a bound for independent samples 11
+
+
 def test_probabilities_and_logits_agree() -> None:
     logits, labels = samples(500)
     one = calibration_gap(2 * logits, labels, from_logits=True, method="temperature")

@@ -21,10 +21,10 @@ from temperance.predictions import Predictions, read_predictions, write_predicti
 N = 400
 
 
-def weighted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def weighted(seed: int = 0, n: int = N) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Logits, labels, and whole weights of which some are 0."""
-    logits, labels = random_predictions(N, 3, seed)
-    weights = torch.randint(0, 4, (N,), generator=torch.Generator().manual_seed(seed)).double()
+    logits, labels = random_predictions(n, 3, seed)
+    weights = torch.randint(0, 4, (n,), generator=torch.Generator().manual_seed(seed)).double()
     weights[:9] = 1
     return logits, labels, weights
 
@@ -50,7 +50,7 @@ def test_evaluate_measures_repeated_samples() -> None:
 
 
 def test_every_metric_that_allows_shares_is_measured_and_the_others_are_named() -> None:
-    logits, labels, weights = weighted()
+    logits, labels, weights = weighted(n=1000)  # enough samples in each bin for every interval
     found = evaluate(logits, labels, from_logits=True, weights=0.3 * weights, metrics=["all"], bootstrap=20)
     counting = [metric.name for metric in METRICS if metric.whole_weights]
     assert {row.metric for row in found.rows} == set(METRICS.names) - set(counting)

@@ -69,11 +69,22 @@ def test_the_interval_of_an_error_reaches_zero_for_calibrated_models(metric: Met
     assert reached >= 15  # 95 % are 19; fewer than 15 of 20 then have a chance below 0.001
 
 
-def test_bins_of_a_few_samples_have_no_interval() -> None:
+@pytest.mark.parametrize("weight", [None, 0.3, 100])
+@pytest.mark.parametrize("k", [10, 40])  # with many classes, only occupied bins are stored
+def test_bins_of_a_few_samples_have_no_interval(k: int, weight: float | None) -> None:
     """In every resample they are as far off as in the data, so that the error would look certain."""
-    logits, labels = random_predictions(300, 10)
+    logits, labels = random_predictions(300, k)
+    weights = None if weight is None else torch.full((300,), weight)
     for metric, n_bins, shown in ((ece, 15, True), (ece, 1000, False), (classwise_ece, 15, False)):
-        found = interval(metric, logits, labels, from_logits=True, n_resamples=20, n_bins=n_bins)
+        found = interval(metric, logits, labels, from_logits=True, weights=weights, n_resamples=20, n_bins=n_bins)
+        assert math.isnan(found.low) != shown
+
+
+def test_a_bin_whose_weight_is_of_a_few_samples_has_no_interval() -> None:
+    logits, labels = random_predictions(1000, 3)
+    for heavy, shown in ((0, True), (20, False)):
+        weights = torch.where(torch.arange(1000) < heavy, 1e4, 1.0)
+        found = interval(ece, logits, labels, from_logits=True, weights=weights, n_resamples=20)
         assert math.isnan(found.low) != shown
 
 

@@ -412,8 +412,8 @@ def measured(
     """The value and its interval, NaN if there is none; neither depends on which other metrics are measured."""
     with one_thread():
         value = metric.value(parts.whole, **options)
-        if not bootstrap or not can_be_bounded(metric, parts.whole):
+        if not bootstrap or not can_be_bounded(metric, parts):
             return value, math.nan, math.nan
         draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
-    found = bounded(metric, parts.whole, value, draws, level)
+    found = bounded(metric, parts, value, draws, level)
     return value, found.low, found.high

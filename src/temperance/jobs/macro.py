@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 
 from temperance.jobs.statistics import Statistics
 from temperance.metrics import Metric
-from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Parts
 from temperance.metrics.significance import DRAWN_ROWS, FEWEST_RESAMPLES, POWERS, Draws, can_be_bounded, resample
 from temperance.metrics.statistic import Samples, Statistic
@@ -59,7 +57,7 @@ def mean_over_labels(
         affordable = DRAWN_ROWS // found.n if keeps_rows else DRAWN_VALUES // len(known)
         n_resamples = min(bootstrap, max(FEWEST_RESAMPLES, affordable))
         draws = [_draws(metric, each, options, n_resamples, seed) for each, _ in known]
-    if not can_be_bounded(metric, _beside([each.whole for each, _ in known])):
+    if not can_be_bounded(metric, *(each for each, _ in known)):
         return value, math.nan, math.nan, len(known)
     # A label that no drawn sample has may have no value.
     means = torch.stack([each.values for each in draws]).nanmean(0)
@@ -86,13 +84,3 @@ def _ends(metric: Metric, draws: Draws, value: float, level: float) -> tuple[flo
     """The interval of a distance for one label; the value itself where all resamples have it."""
     found = draws.interval(value, metric.range, level, power=POWERS[metric.interval])
     return (value, value) if math.isnan(found.low) else (found.low, found.high)
-
-
-def _beside(several: Sequence[Statistic]) -> Statistic:
-    """The bins of all labels side by side, which say whether resamples can bound an error; others as they are."""
-    settled = [each if isinstance(each, Samples) else each.settled() for each in several]
-    bins = [each for each in settled if isinstance(each, Bins)]
-    if len(bins) < len(settled):
-        return settled[0]
-    columns = zip(*((each.count, each.confidence, each.hits) for each in bins), strict=True)
-    return Bins(*(torch.cat([tensor.reshape(-1) for tensor in column]) for column in columns))

@@ -23,6 +23,7 @@ from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
+from temperance.metrics.gather import Parts
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import ENOUGH, Difference, Draws, Interval, bounded, enough_of_both
 from temperance.predictions.checks import Text
@@ -233,7 +234,7 @@ class Work:
         for metric, options in requests.items():
             value = metric.value(totals[metric], **options)
             if metric.name in draws and enough_of_both(int(correct.sum()), len(correct)):
-                measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
+                measured[metric.name] = bounded(metric, Parts(totals[metric], 0), value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
         gains = gained.of_samples(self.test_samples)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -95,10 +95,10 @@ def interval(
     n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
     (parts,) = deal(found, n, [(metric, options)], generator)
     value = metric.value(parts.whole, **options)
-    if not enough_of_both(right, n) or not can_be_bounded(metric, parts.whole):
+    if not enough_of_both(right, n) or not can_be_bounded(metric, parts):
         return Interval(value, math.nan, math.nan, level)
     draws = resample(metric, parts, n_resamples, generator, **options)
-    return bounded(metric, parts.whole, value, draws, level)
+    return bounded(metric, parts, value, draws, level)
 
 
 def difference(
@@ -210,26 +210,41 @@ def not_enough(right: int, n: int) -> str:
     return f"{ENOUGH} right and {ENOUGH} wrong predictions, and {count}"
 
 
-def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level: float) -> Interval:
+def bounded(metric: Metric, parts: Parts, value: float, draws: Draws, level: float) -> Interval:
     """A metric's value with its interval, if it can have one."""
     of_level(level)
-    if not can_be_bounded(metric, stats):
+    if not can_be_bounded(metric, parts):
         return Interval(value, math.nan, math.nan, level)
     return draws.interval(value, metric.range, level, power=POWERS.get(metric.interval, 0))
 
 
-def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
-    """Do resamples show how uncertain this metric of these data is, and in reasonable time?
+def can_be_bounded(metric: Metric, *several: Parts) -> bool:
+    """Do resamples show how uncertain this metric, or its mean over several sets, is, and in reasonable time?
 
     Not if much of an error comes from bins of a few samples: these are as far off in every resample as in the data.
     """
-    if metric.interval == "none" or (isinstance(stats, Samples) and _most_rows(metric, stats) < FEWEST_ROWS):
+    first = several[0].whole
+    if metric.interval == "none" or (isinstance(first, Samples) and _most_rows(metric, first) < FEWEST_ROWS):
         return False
-    bins = stats.settled()
-    if metric.interval == "mean" or not isinstance(bins, Bins) or bins.count.is_floating_point():
+    if metric.interval == "mean" or isinstance(first, Samples) or not isinstance(first.settled(), Bins):
         return True
-    error = (bins.hits - bins.confidence).abs()
-    return float(error[bins.count < FEWEST_IN_BIN].sum()) <= MOST_FROM_THIN_BINS * float(error.sum())
+    bins = [(parts, cast(Bins, parts.whole.settled())) for parts in several]
+    error = torch.cat([(each.hits - each.confidence).abs().reshape(-1) for _, each in bins])
+    samples = torch.cat([_samples_in(each, parts).reshape(-1) for parts, each in bins])
+    return float(error[samples < FEWEST_IN_BIN].sum()) <= MOST_FROM_THIN_BINS * float(error.sum())
+
+
+def _samples_in(bins: Bins, parts: Parts) -> Tensor:
+    """How many samples each bin has; with weights, how many of equal weight would tell as much, (Σw)² / Σw².
+
+    The weights are those of parts, so this is at most the number of parts.
+    """
+    if not bins.count.is_floating_point() or not parts.n_parts:
+        return bins.count
+    squares = torch.zeros_like(bins.count)
+    for part in cast(Additive, parts.stats).resampled(torch.eye(parts.n_parts)):
+        squares += cast(Bins, part.settled()).count.square()
+    return bins.count.square() / squares.clamp_min(torch.finfo(squares.dtype).tiny)
 
 
 def deal(
