@@ -86,14 +86,15 @@ def mac_cal_claims() -> str:
         "| data | training | ECE, paper | ECE, ours | lower | accuracy, paper | accuracy, ours |",
         "|---" * 7 + "|",
     ]
-    for data, rows in mac_cal.TABLE_3.items():
-        for row, (before, after) in rows.items():
-            ece, accuracy = (without_and_with(mac_cal.METHODS[row], metric, data) for metric in ("ECE", "accuracy"))
+    for data, name in trained.ALL.items():
+        for row, method in mac_cal.METHODS.items():
+            ece, accuracy = (without_and_with(method, metric, data) for metric in ("ECE", "accuracy"))
             if ece and accuracy:
+                pairs = zip(*mac_cal.TABLE_3[data][row], strict=True) if data in mac_cal.TABLE_3 else ()
+                printed = [f"{before:.2f} → {after:.2f}" for before, after in pairs] or ["", ""]
                 lines.append(
-                    f"| {trained.SETS[data]} | {row} | {before[1]:.2f} → {after[1]:.2f} | "
-                    f"{ece[0].ours:.2f} → {ece[1].ours:.2f} | {verdict(ece[1], ece[0])} | "
-                    f"{before[0]:.2f} → {after[0]:.2f} | {accuracy[0].ours:.2f} → {accuracy[1].ours:.2f} |"
+                    f"| {name} | {row} | {printed[1]} | {ece[0].ours:.2f} → {ece[1].ours:.2f} | "
+                    f"{verdict(ece[1], ece[0])} | {printed[0]} | {accuracy[0].ours:.2f} → {accuracy[1].ours:.2f} |"
                 )
     return "\n".join(lines)
 

@@ -251,7 +251,8 @@ def _small() -> Iterator[Training]:
     changed = (PARTS, CONDITIONS, SCORES, MARGINS, MIXTURES, GAMMAS, COVERAGES, STRENGTHS)
     changes = [method for each in changed for method in each.values()]
     refined = [f"{method} {REFINED}" for method in KEPT]
-    for chosen, seeds in ((methods, range(3)), (refined, range(3)), (changes, range(3)), (methods, range(3, 5))):
+    first, more = range(3), range(3, 5)
+    for chosen, seeds in ((methods, first), (CLAIMED, more), (refined, first), (changes, first), (methods, more)):
         for method in chosen:
             for seed in seeds:
                 yield training_of(f"{method} seed={seed}", SMALL)
