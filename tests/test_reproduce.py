@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.papers import (
+    acls,
     cts,
     evidence,
     mac_cal,
@@ -21,7 +22,7 @@ from benchmarks.papers import (
     trained,
 )
 from benchmarks.papers.outputs import PAPERS, Cell, Output, outputs_of, store, stored
-from benchmarks.papers.trainings import Training, queue, training_of
+from benchmarks.papers.trainings import SMALL, Training, queue, training_of
 from benchmarks.quality.table import read
 from commands import run
 from temperance.cli import reproduce
@@ -344,6 +345,28 @@ def test_sentences_about_trainings_rest_on_verdicts() -> None:
         assert pair is None or pair[1].ours < pair[0].ours
 
 
+def test_sentences_about_small_networks_rest_on_verdicts() -> None:
+    on = trained.ALL[SMALL]
+    as_trained, scaled, after_auto = (verdicts("acls", column, on) for column in (3, 4, 5))
+    assert as_trained.pop("LS") == "undecided" and set(as_trained.values()) == {"holds"} and len(as_trained) == 9
+    assert {row for row, said in scaled.items() if said == "holds"} == {"FL", "FLSD", "MDCA"}
+    assert "reversed" not in scaled.values() and set(after_auto.values()) == {"undecided"}
+    assert verdicts("selective_risk", 3, on)["XE"] == "reversed"
+    found = {(cell.row, cell.metric): cell for cell in acls.table_3(Path()) if cell.column == on}
+    assert all(cell.trainings >= 3 for cell in found.values())
+    assert trained.verdict(found["MMCE", "ECE"], found["CE", "ECE"]) == "holds"
+    assert found["MMCE", "accuracy"].ours > found["CE", "accuracy"].ours - 0.1
+    au = {
+        cell.row: cell.ours for cell in selective_risk.table_1(Path()) if (cell.column, cell.metric) == (on, "accuracy")
+    }
+    assert round(au["XE"] - au["AU"]) == 4
+    masked = verdicts("mac_cal", 4, on)
+    assert masked["vanilla"] == masked["FL"] == "holds" and masked["ACLS"] == "reversed"
+    pairs = [summary.without_and_with(method, "accuracy", SMALL) for method in mac_cal.METHODS.values()]
+    lost = [pair[0].ours - pair[1].ours for pair in pairs if pair is not None]
+    assert 0.5 < min(lost) <= max(lost) < 4.5
+
+
 def test_sentences_about_temperatures_rest_on_cells(tmp_path: Path) -> None:
     scaled = [line.split(" | ") for line in evidence.table("acls").splitlines()[2:] if "CIFAR-100" in line]
     for _, row, _, plain, with_temperature, *_ in scaled:
@@ -361,7 +384,7 @@ def test_sentences_about_temperatures_rest_on_cells(tmp_path: Path) -> None:
         assert {row for row, by in worse.items() if by <= least} == others
 
 
-@pytest.mark.parametrize("data", trained.SETS)
+@pytest.mark.parametrize("data", trained.ALL)
 def test_masks_help_most_where_the_error_was_large(data: str) -> None:
     pairs = [summary.without_and_with(method, "ECE", data) for method in mac_cal.METHODS.values()]
     moves = [(pair[0].ours, pair[0].ours - pair[1].ours) for pair in pairs if pair is not None]
