@@ -138,7 +138,7 @@ def test_weighted_statistics_add(metric: Metric) -> None:
 
 @each_metric
 def test_resamples_of_weighted_rows(metric: Metric) -> None:
-    probs, labels, weights = weighted(200, 3, 8)
+    probs, labels, weights = weighted(1000, 3, 8)
     found = interval(metric, probs, labels, weights=weights, n_resamples=30)
     assert found.value == close(metric(probs, labels, weights=weights))
     bounded = metric.interval != "none" and metric.name != "top-k-accuracy"  # of three classes five are all right
