@@ -302,7 +302,11 @@ def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch:
     assert (auroc.ours, auroc.low, auroc.high, fpr.ours) == pytest.approx((70, 60, 80, 60))
     error, accuracy = mac_cal.figure_5(tmp_path)
     assert error.row == "vanilla, severity 3" and (error.ours, accuracy.ours) == pytest.approx((20, 60))
-    assert trained.shown("table 2", "", "small", "unfamiliar").how == "small; trained with cross-entropy on CIFAR-100"
+    assert trained.shown("table 2", "", "ResNet-18", "one of two", "unfamiliar").how == "ResNet-18; one of two"
+    write_results(
+        tmp_path, {"training": training_of("cross-entropy", SMALL).line, "state": "as trained", "unfamiliar": {}}
+    )
+    assert trained.shown("table 2", "", "ResNet-18", "one", "unfamiliar").how == f"{trained.ALSO_SMALL}; one"
 
 
 # ------------------------------------------------------------------------------------------ what docs/evidence.md says

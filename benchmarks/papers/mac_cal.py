@@ -216,7 +216,8 @@ OUTPUTS = [
     trained.shown(
         "table 2",
         "detection of other data (AUROC, FPR95)",
-        f"{INSTEAD}; the other CIFAR, without SVHN",
+        INSTEAD,
+        "the other CIFAR, without SVHN",
         "unfamiliar",
         table_2,
     ),
@@ -238,7 +239,8 @@ OUTPUTS = [
     trained.shown(
         "figure 1",
         "confidence and accuracy with weights masked at random",
-        f"{INSTEAD}; `temperance analyse` draws it for any run",
+        INSTEAD,
+        "`temperance analyse` draws it for any run",
         "masked",
         figure=mac_cal_figures.MASKED,
     ),
@@ -255,7 +257,8 @@ OUTPUTS = [
     trained.shown(
         "figure 5",
         "ECE on corrupted images",
-        f"{INSTEAD}; five corruptions of three severities, the mean of them",
+        INSTEAD,
+        "five corruptions of three severities, the mean of them",
         "corrupted",
         figure_5,
     ),

@@ -148,8 +148,7 @@ def output(
 ) -> Output:
     """A table or figure of trainings of the queue, {row: method}; state and text say which of them were measured."""
     begun = [data for data in sets if any(is_measured(method, data) for method in methods.values())]
-    done = [said for said, any_of in ((how, set(SETS)), (ALSO_SMALL, {SMALL})) if any_of & set(begun)]
-    said = "; ".join([*(done or ["waiting in the queue"]), f"trained: {counts(methods, sets)}"])
+    said = "; ".join([*(_networks(how, begun) or ["waiting in the queue"]), f"trained: {counts(methods, sets)}"])
     table = cells if begun else None
     return Output(name, about, "reduced" if begun else "not run", said, table, methods=methods, sets=tuple(sets))
 
@@ -158,6 +157,7 @@ def shown(
     name: str,
     about: str,
     how: str,
+    more: str,
     kind: str,
     cells: Callable[[Path], Iterator[Cell]] | None = None,
     figure: Figure | None = None,
@@ -167,8 +167,13 @@ def shown(
     kind  the entry of a line: "unfamiliar" and "corrupted" images, or "masked" weights
     """
     found = [data for data in ALL if any(kind in line for line in lines("cross-entropy", data=data))]
-    said = f"trained with cross-entropy on {' and '.join(ALL[data] for data in found)}"
-    return Output(name, about, "reduced", f"{how}; {said}", cells, figure=figure)
+    return Output(name, about, "reduced", "; ".join([*_networks(how, found), more]), cells, figure=figure)
+
+
+def _networks(how: str, begun: Sequence[str]) -> list[str]:
+    """Which networks stand in place of the paper's, by the data sets that they were trained on."""
+    said = [(how, any(data in SETS for data in begun)), (ALSO_SMALL, SMALL in begun)]
+    return [text for text, is_there in said if is_there]
 
 
 def counts(methods: Mapping[str, str], sets: Sequence[str] = tuple(ALL)) -> str:
