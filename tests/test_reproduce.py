@@ -369,6 +369,12 @@ def test_sentences_about_small_networks_rest_on_verdicts() -> None:
     pairs = [summary.without_and_with(method, "accuracy", SMALL) for method in mac_cal.METHODS.values()]
     lost = [pair[0].ours - pair[1].ours for pair in pairs if pair is not None]
     assert 0.5 < min(lost) <= max(lost) < 4.5
+    found = {(cell.row, cell.metric): cell for cell in mac_cal.figure_5(Path()) if cell.column == on}
+    rows = [[found[f"{row}, severity {severity}", "ECE"] for row in ("MaC-Cal", "vanilla")] for severity in (1, 3, 5)]
+    assert all(after.ours < before.ours for after, before in rows)
+    assert [trained.verdict(*pair) for pair in rows] == ["holds", "undecided", "undecided"]
+    plain, masked_too = (cell for cell in mac_cal.table_2(Path()) if (cell.column, cell.metric) == (on, "AUROC"))
+    assert trained.verdict(plain, masked_too) == "undecided" and abs(plain.ours - masked_too.ours) < 0.5
 
 
 def test_sentences_about_temperatures_rest_on_cells(tmp_path: Path) -> None:
