@@ -96,7 +96,7 @@ def trainings(data: str, short: str) -> str:
     found = {method: trained.lines(method, STATES[short], data) for method in METHODS}
     ranked = sorted((fmean(line["nll"][0] for line in mine), method) for method, mine in found.items() if mine)
     for _, method in ranked:
-        cells = [_number(found[method], metric) for metric in METRICS]
+        cells = [_number(found[method], metric, data) for metric in METRICS]
         seeds = f", mean of {len(found[method])}" if len(found[method]) > 1 else ""
         lines.append(f"| {method}{seeds} | {' | '.join(cells)} |")
     return "\n".join(lines if ranked else [NOT_YET.capitalize() + "."])
@@ -113,13 +113,13 @@ def kept() -> str:
                 continue
             for said, change in (("last", ""), ("refined", f" {REFINED}")):
                 found = [trained.lines(method + change, state, data) for state in states]
-                cells = [_number(found[0], "accuracy"), *(_number(each, "NLL") for each in found)]
+                cells = [_number(found[0], "accuracy", data), *(_number(each, "NLL", data) for each in found)]
                 lines.append(f"| {name} | {method} | `{said}` | {' | '.join(cells)} |")
     return "\n".join(lines) if len(lines) > 2 else f"{NOT_YET.capitalize()}."
 
 
-def _number(lines: list[trained.Line], metric: str) -> str:
+def _number(lines: list[trained.Line], metric: str, data: str) -> str:
     """A metric of all seeds, with its interval."""
     key, times, digits = METRICS[metric]
-    value, low, high = (times * number for number in trained.interval([line[key] for line in lines]))
+    value, low, high = (times * number for number in trained.measured(lines, key, data))
     return f"{value:.{digits}f}" + ("" if math.isnan(low) else f" ({low:.{digits}f}–{high:.{digits}f})")

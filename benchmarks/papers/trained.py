@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, variance
 from typing import Any
 
+from scipy.stats import t as student
+
 from benchmarks.papers.outputs import RESULTS, Cell, Figure, Output
-from benchmarks.papers.trainings import SMALL, Training, training_of
+from benchmarks.papers.trainings import LOSS_METHODS, MIXES, SMALL, Training, training_of
 from benchmarks.quality.table import read
 
 SETS = {"cifar100": "CIFAR-100", "cifar10": "CIFAR-10"}
@@ -25,10 +27,8 @@ ALSO_SMALL = "small networks on 5,000 images of CIFAR-10"
 
 PERCENT = {"ECE": "ece", "AECE": "adaptive-ece", "classwise ECE": "classwise-ece", "accuracy": "accuracy", "MCE": "mce"}
 
-# Student's t for a 95 % interval of a mean, by the number of trainings.
-STUDENT = {3: 4.303, 4: 3.182, 5: 2.776}
-
 Line = dict[str, Any]
+Triple = Sequence[float | None]  # a number and its interval over test samples; None where a metric has none
 
 
 def lines(method: str, state: str = "as trained", data: str = "cifar100") -> list[Line]:
@@ -82,25 +82,42 @@ def cell(
     column: str = "",
 ) -> Cell | None:
     """A number in percent, the mean over seeds; None where nothing was trained."""
-    found = [line[PERCENT[metric]] for line in lines(method, state, data)]
+    found = lines(method, state, data)
     if not found:
         return None
-    ours, low, high = (100 * number for number in interval(found))
+    ours, low, high = (100 * number for number in measured(found, PERCENT[metric], data))
     return Cell(row, column, metric, printed, ours, low, high, len(found))
 
 
-def interval(found: Sequence[Sequence[float | None]]) -> tuple[float, float, float]:
-    """The mean of trainings, each with its interval over test samples, and a 95 % interval of it.
+def measured(found: Sequence[Line], key: str, data: str) -> tuple[float, float, float]:
+    """The mean of a metric over the trainings of a method, and its 95 % interval."""
+    return interval([line[key] for line in found], repeated(key, found[0]["state"], data))
 
-    It is over trainings where there are three or more, else over test samples: the mean of theirs. It is NaN where a
-    metric has no interval (None).
+
+def interval(found: Sequence[Triple], others: Sequence[Sequence[float]] = ()) -> tuple[float, float, float]:
+    """The mean of trainings of a method, and its 95 % interval.
+
+    It is over trainings, with a spread that is taken to be the same for all methods, if one was trained three times.
+    Else it is over test samples, the mean of the intervals of `found`.
+
+    found   a number of each training with its interval over test samples
+    others  the numbers of trainings of each of the methods; without it, only those of `found`
     """
     known = [[math.nan if number is None else number for number in each] for each in found]
     value, low, high = (fmean(numbers) for numbers in zip(*known, strict=True))
-    if len(found) in STUDENT:
-        reach = STUDENT[len(found)] * stdev(each for each, _, _ in known) / math.sqrt(len(found))
+    groups = [group for group in others or [[each for each, _, _ in known]] if len(group) > 1]
+    if any(len(group) > 2 for group in groups):
+        freedom = sum(len(group) - 1 for group in groups)
+        spread = math.sqrt(sum((len(group) - 1) * variance(group) for group in groups) / freedom)
+        reach = float(student.ppf(0.975, freedom)) * spread / math.sqrt(len(found))
         low, high = max(value - reach, 0.0), value + reach
     return value, low, high
+
+
+def repeated(key: str, state: str, data: str) -> list[list[float]]:
+    """A metric of every training of the papers' losses and mixes on a data set: a list for each method."""
+    found = (lines(method, state, data) for method in (*LOSS_METHODS, *MIXES))
+    return [[line[key][0] for line in group] for group in found if group]
 
 
 def cells(
@@ -127,12 +144,14 @@ def cells(
 def verdict(lower: Cell, higher: Cell) -> str:
     """Whether the first number is below the second, as is claimed.
 
-    It holds where the intervals do not overlap and are in the claimed order, is reversed where they are in the other
-    order, and undecided where they overlap. Intervals over test samples do not know the chance of a training.
+    It holds where the 95 % interval of their difference is above zero, is reversed where it is below, and undecided
+    where zero is in it. The interval is made of those of the two numbers: Zou and Donner, Construction of confidence
+    limits about effect measures, 2008, eq. 3.
     """
-    if lower.high < higher.low:
+    difference = higher.ours - lower.ours
+    if difference > math.hypot(lower.high - lower.ours, higher.ours - higher.low):
         return "holds"
-    return "reversed" if lower.low > higher.high else "undecided"
+    return "reversed" if -difference > math.hypot(lower.ours - lower.low, higher.high - higher.ours) else "undecided"
 
 
 # ------------------------------------------------------------------------------------------------------------- outputs
