@@ -52,7 +52,7 @@ class Cell:
 
     column    the data and the network, where a table has several
     printed   None where the paper does not have this row
-    low, high the 95 % interval, over three or more trainings or over test samples; NaN where there is none
+    low, high the 95 % interval, over trainings or over test samples; NaN where there is none
     trainings how many `ours` is the mean of
     exact     measured on the paper's own predictions, so that `ours` should be `printed`
     """
