@@ -196,9 +196,9 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
     if any(cell.exact for cell in shown):
         said.append(outputs.agreement(cells))
     if any(not math.isnan(cell.low) for cell in shown):
-        said.append("In brackets, 95 % intervals. On data where some methods were trained three times or more, they are")
-        said.append("over trainings, with one spread for all methods. Elsewhere they are over test samples, and another")
-        said.append("training may differ by more.")
+        said.append("In brackets, 95 % intervals. On data where some methods were trained three times or more, they")
+        said.append("are over trainings, with one spread for all methods. Elsewhere they are over test samples, and")
+        said.append("another training may differ by more.")
     show(Text("\n" + " ".join(said)))
     if args.save and folder is not None:
         outputs.store(args.paper, output.name, cells, time.perf_counter() - start)
