@@ -16,12 +16,14 @@ from benchmarks.papers.measuring import CALIBRATORS, measure_all
 from benchmarks.papers.outputs import stored
 from benchmarks.papers.queue import train_all
 from benchmarks.papers.trainings import (
+    BEST_OF_LONGER,
     COVERAGES,
     GAMMAS,
     METHODS,
     ON_LONG_TAIL,
     RATIO,
     SMALL,
+    TRAINED_LONGER,
     Training,
     published,
     queue,
@@ -198,7 +200,14 @@ def test_refined_networks_come_after_the_seeds() -> None:
     )
     assert max(seeds) < min(refined) <= max(refined) < min(larger) and len(refined) == 4
     assert "cifar10 resnet18 100 acls clip=2.0 keep=refined" in lines
-    assert {training.job("").recipe.keep for training in queue()} == {"last", "refined"}
+    assert {training.job("").recipe.keep for training in queue()} == {"last", "refined", "best"}
+
+
+def test_what_may_explain_differences_is_trained_with_small_networks() -> None:
+    longer = [training for training in queue() if training.data == SMALL and training.epochs == 160]
+    best = {training.loss for training in longer if training.job("").recipe.keep == "best"}
+    assert best == set(BEST_OF_LONGER) < {training.loss.split(":")[0] for training in longer} == set(TRAINED_LONGER)
+    assert all(sum(other.of_any_seed == each.of_any_seed for other in longer) == 3 for each in longer)
 
 
 def test_epochs_of_a_long_tail_are_timed_by_themselves() -> None:
