@@ -138,7 +138,6 @@ def test_a_network_is_shown_other_images(
     monkeypatch.setattr(study, "CORRUPTIONS", ("contrast",))
     write_images(tmp_path, "cifar10", 4, 0)
     write_images(tmp_path, "cifar100", 8, 1)
-    (tmp_path / "out").mkdir()
     train_all(tmp_path, tmp_path / "work", tmp_path / "out", device="cpu", seconds=1e6)
     measure_all(tmp_path / "out")
     lines = {line["state"]: line for line in read(results)}
@@ -168,7 +167,6 @@ def test_a_long_tail_is_measured_with_the_rows_of_sctl(tmp_path: Path, monkeypat
     monkeypatch.setattr(measuring, "RESULTS", tmp_path / "papers.jsonl")
     monkeypatch.setattr(sctl, "ROWS", ["TS CE", "CTS ND", f"TS {sctl.BALANCED}"])
     write_images(tmp_path, "cifar10", 4, 0)
-    (tmp_path / "out").mkdir()
     train_all(tmp_path, tmp_path / "work", tmp_path / "out", device="cpu", seconds=1e6)
     with np.load(tmp_path / "out" / training.file) as file:
         counts = np.bincount(file["train_labels"]) + np.bincount(file["val_labels"])

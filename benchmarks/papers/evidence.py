@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.papers import acls, cts, mac_cal, sctl_tables, selective_risk, summary, trained
+from benchmarks.papers import acls, cts, differences, mac_cal, sctl_tables, selective_risk, summary, trained
 from benchmarks.papers.outputs import (
     PAPERS,
     RESULTS,
@@ -235,6 +235,8 @@ def table(name: str) -> str:
         "progress": summary.progress,
         "failures": summary.failures,
         "kept": summary.kept,
+        "headlines": differences.headlines,
+        "lengths": differences.lengths,
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.table_1(Path()))),
         "cts_2": lambda: markdown(stored("cts", "table II")),

@@ -79,7 +79,8 @@ def train_all(
     """Train what has no results and no file yet, in order, until the time is over."""
     first, step = share
     begun = time.perf_counter()
-    (work / "done").mkdir(parents=True, exist_ok=True)
+    for folder in (work / "done", out):
+        folder.mkdir(parents=True, exist_ok=True)
     done = {line["training"] for line in read(measuring.RESULTS)}
     for training in queue()[first - 1 :: step]:
         left = seconds - (time.perf_counter() - begun)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from benchmarks.papers import mac_cal, trained
 from benchmarks.papers.outputs import Cell, ours
 from benchmarks.papers.trained import ALL, verdict
-from benchmarks.papers.trainings import KEPT, METHODS, REFINED
+from benchmarks.papers.trainings import KEPT, METHODS, REFINED, queued, training_of
 
 # The states of a training that are shown, by the end of a table's name.
 STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": "mac-cal"}
@@ -24,41 +25,57 @@ METRICS = {
     "AURC": ("aurc", 100, 2),
 }
 
+# Whether the first has a lower ECE than the second.
+QUESTIONS = [("acls", other) for other in ("mbls", "label-smoothing", "cross-entropy")]
+QUESTIONS += [("au", other) for other in ("cross-entropy", "focal", "flsd")]
+NAMES = {"acls": "ACLS", "mbls": "MbLS", "label-smoothing": "label smoothing", "cross-entropy": "cross-entropy"}
+NAMES |= {"au": "AU", "focal": "focal loss", "flsd": "FL-53"}
 ANSWERS = {"holds": "yes", "reversed": "no", "undecided": "undecided"}
 NOT_YET = "not trained yet"
 
 
 def answers() -> str:
     """The questions that the papers answer with yes, and our answers, for each data set."""
-    lines = [f"| question | {' | '.join(ALL.values())} |", "|---" * (1 + len(ALL)) + "|"]
-    for other, name in (("mbls", "MbLS"), ("label-smoothing", "label smoothing"), ("cross-entropy", "cross-entropy")):
-        found = [_lower("acls", other, data) for data in ALL]
-        lines.append(f"| Does ACLS have a lower ECE than {name}? | {' | '.join(found)} |")
-    for other, name in (("cross-entropy", "cross-entropy"), ("focal", "focal loss"), ("flsd", "FL-53")):
-        found = [_lower("au", other, data, at_accuracy=True) for data in ALL]
-        lines.append(f"| Does AU have a lower ECE than {name}, and at what accuracy? | {' | '.join(found)} |")
-    lines.append(f"| Does MaC-Cal lower the ECE of each training? | {' | '.join(map(_each_lower, ALL))} |")
+    return questions({name: (data, "") for data, name in ALL.items()})
+
+
+def questions(columns: Mapping[str, tuple[str, str]], compared: Iterable[str] = NAMES) -> str:
+    """Our answers to the papers' questions about methods that are compared.
+
+    columns  {what is said of a column: (data, changes to the usual training)}
+    """
+    lines = [f"| question | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for method, other in QUESTIONS:
+        if {method, other} <= set(compared):
+            question = f"Does {NAMES[method]} have a lower ECE than {NAMES[other]}"
+            question += ", and at what accuracy?" if method == "au" else "?"
+            found = [_lower(method, other, data, changes) for data, changes in columns.values()]
+            lines.append(f"| {question} | {' | '.join(found)} |")
+    found = [_each_lower(data, changes) for data, changes in columns.values()]
+    lines.append(f"| Does MaC-Cal lower the ECE of each training? | {' | '.join(found)} |")
     return "\n".join(lines)
 
 
-def _lower(method: str, other: str, data: str, *, at_accuracy: bool = False) -> str:
+def _lower(method: str, other: str, data: str, changes: str) -> str:
     """Yes, no or undecided, with both numbers."""
-    mine, its = (trained.cell("", each, "ECE", None, data=data) for each in (method, other))
+    methods = [f"{each} {changes}".strip() for each in (method, other)]
+    mine, its = (trained.cell("", each, "ECE", None, data=data) for each in methods)
     if mine is None or its is None:
-        broken = [each for each in (method, other) if trained.broke_down(each, data)]
-        return f"undecided: {broken[0]} broke down" if broken else NOT_YET
+        broken = [each for each in methods if trained.broke_down(each, data)]
+        waits = {training_of(each, data) for each in methods} <= queued()
+        return f"undecided: {broken[0]} broke down" if broken else NOT_YET if waits else ""
     texts = [ours(mine), ours(its)]
-    if at_accuracy:
-        accuracies = [trained.cell("", each, "accuracy", None, data=data) for each in (method, other)]
+    if method == "au":
+        accuracies = [trained.cell("", each, "accuracy", None, data=data) for each in methods]
         texts = [f"{text} at {cell.ours:.2f}" for text, cell in zip(texts, accuracies, strict=True) if cell]
     return f"{ANSWERS[verdict(mine, its)]}: {' against '.join(texts)}"
 
 
-def _each_lower(data: str) -> str:
+def _each_lower(data: str, changes: str) -> str:
     """How many trainings it improves, and which."""
     found: dict[str, list[str]] = {said: [] for said in ANSWERS.values()}
     for row, method in mac_cal.METHODS.items():
-        pair = without_and_with(method, "ECE", data)
+        pair = without_and_with(f"{method} {changes}", "ECE", data)
         if pair:
             found[ANSWERS[verdict(pair[1], pair[0])]].append(row)
     texts = [f"{said} for {len(rows)} ({', '.join(rows)})" for said, rows in found.items() if rows]
@@ -96,7 +113,7 @@ def trainings(data: str, short: str) -> str:
     found = {method: trained.lines(method, STATES[short], data) for method in METHODS}
     ranked = sorted((fmean(line["nll"][0] for line in mine), method) for method, mine in found.items() if mine)
     for _, method in ranked:
-        cells = [_number(found[method], metric, data) for metric in METRICS]
+        cells = [_number(found[method], metric) for metric in METRICS]
         seeds = f", mean of {len(found[method])}" if len(found[method]) > 1 else ""
         lines.append(f"| {method}{seeds} | {' | '.join(cells)} |")
     return "\n".join(lines if ranked else [NOT_YET.capitalize() + "."])
@@ -113,13 +130,13 @@ def kept() -> str:
                 continue
             for said, change in (("last", ""), ("refined", f" {REFINED}")):
                 found = [trained.lines(method + change, state, data) for state in states]
-                cells = [_number(found[0], "accuracy", data), *(_number(each, "NLL", data) for each in found)]
+                cells = [_number(found[0], "accuracy"), *(_number(each, "NLL") for each in found)]
                 lines.append(f"| {name} | {method} | `{said}` | {' | '.join(cells)} |")
     return "\n".join(lines) if len(lines) > 2 else f"{NOT_YET.capitalize()}."
 
 
-def _number(lines: list[trained.Line], metric: str, data: str) -> str:
+def _number(lines: list[trained.Line], metric: str) -> str:
     """A metric of all seeds, with its interval."""
     key, times, digits = METRICS[metric]
-    value, low, high = (times * number for number in trained.measured(lines, key, data))
+    value, low, high = (times * number for number in trained.measured(lines, key))
     return f"{value:.{digits}f}" + ("" if math.isnan(low) else f" ({low:.{digits}f}–{high:.{digits}f})")

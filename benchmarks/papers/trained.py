@@ -85,13 +85,13 @@ def cell(
     found = lines(method, state, data)
     if not found:
         return None
-    ours, low, high = (100 * number for number in measured(found, PERCENT[metric], data))
+    ours, low, high = (100 * number for number in measured(found, PERCENT[metric]))
     return Cell(row, column, metric, printed, ours, low, high, len(found))
 
 
-def measured(found: Sequence[Line], key: str, data: str) -> tuple[float, float, float]:
+def measured(found: Sequence[Line], key: str) -> tuple[float, float, float]:
     """The mean of a metric over the trainings of a method, and its 95 % interval."""
-    return interval([line[key] for line in found], repeated(key, found[0]["state"], data))
+    return interval([line[key] for line in found], repeated(key, found[0]))
 
 
 def interval(found: Sequence[Triple], others: Sequence[Sequence[float]] = ()) -> tuple[float, float, float]:
@@ -114,9 +114,12 @@ def interval(found: Sequence[Triple], others: Sequence[Sequence[float]] = ()) ->
     return value, low, high
 
 
-def repeated(key: str, state: str, data: str) -> list[list[float]]:
-    """A metric of every training of the papers' losses and mixes on a data set: a list for each method."""
-    found = (lines(method, state, data) for method in (*LOSS_METHODS, *MIXES))
+def repeated(key: str, like: Line) -> list[list[float]]:
+    """A metric of every training of the papers' losses and mixes that was made like one: a list for each method."""
+    one = Training.parse(like["training"])
+    keep = [change for change in one.changes if change.startswith("keep=")]
+    recipe = " ".join([f"network={one.network}", f"epochs={one.epochs}", *keep])
+    found = (lines(f"{method} {recipe}", like["state"], one.data) for method in (*LOSS_METHODS, *MIXES))
     return [[line[key][0] for line in group] for group in found if group]
 
 

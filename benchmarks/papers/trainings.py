@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from temperance.losses import LOSSES
@@ -100,7 +101,7 @@ def training_of(method: str, data: str) -> Training:
     """The usual network, with a method of the papers, or a network on a long tail.
 
     method  a loss, with changes to its published settings; one of RECIPES, with changes to its mix; or LONG_TAIL, with
-            one of the networks of LONG_TAILED. Changes to the recipe may follow
+            one of the networks of LONG_TAILED. Another network, other epochs and changes to the recipe may follow
 
     >>> training_of("acls:terms=adaptive", "cifar100").line
     'cifar100 resnet18 100 acls:margin=10.0:terms=adaptive'
@@ -112,18 +113,19 @@ def training_of(method: str, data: str) -> Training:
     'cifar10 resnet18 100 focal keep=refined'
     >>> training_of("focal epochs=160 seed=1", SMALL).line
     'cifar10-5k small-resnet:width=16 160 focal seed=1'
+    >>> training_of(f"au {LARGER}", "cifar10").line
+    'cifar10 resnet50 200 au'
     """
-    method, *recipe = method.split()
-    told = [change for change in recipe if change.startswith("epochs=")]
-    recipe = [change for change in recipe if change not in told]
+    method, *words = method.split()
+    recipe = [word for word in words if not word.startswith(("network=", "epochs="))]
+    told = dict(word.split("=", 1) for word in words if word not in recipe)
     name, changes = parse_entry(method)
     if name == LONG_TAIL:
         lr, weight_decay = RATES[data][changes["network"]]
         own = (f"lr={lr:g}", f"weight_decay={weight_decay:g}")
         return Training(data, changes["network"], 200, "cross-entropy", (*ON_LONG_TAIL, *own, *recipe))
-    network, epochs = NETWORKS[data]
-    for change in told:
-        epochs = int(change.removeprefix("epochs="))
+    usual_network, usual_epochs = NETWORKS[data]
+    network, epochs = told.get("network", usual_network), int(told.get("epochs", usual_epochs))
     if name in RECIPES:
         more = (f"mix.{key}={value}" for key, value in changes.items())
         return Training(data, network, epochs, "cross-entropy", (RECIPES[name], *more, *recipe))
@@ -147,7 +149,10 @@ LOSS_METHODS = (
 )
 METHODS = (*LOSS_METHODS, *MIXES, ACLS_RELEASED, AU_AS_PRINTED, MMCE_AS_PRINTED)
 CLAIMED = ("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal")
-HEADLINE = ("cross-entropy", "au", "acls", "mbls", "label-smoothing")
+
+# The network of the papers' headlines, and others of which MaC-Cal and AU have tables.
+LARGER, HEADLINE = "network=resnet50 epochs=200", ("cross-entropy", "au", "acls", "mbls", "label-smoothing")
+OTHERS, ON_OTHERS = ("network=densenet121 epochs=200", "network=wrn-26-10 epochs=200"), ("cross-entropy", "au")
 
 # Losses of which the network of the refined epoch is kept too, not only that of the last.
 KEPT, REFINED = ("cross-entropy", "acls"), "keep=refined"
@@ -156,7 +161,7 @@ KEPT, REFINED = ("cross-entropy", "acls"), "keep=refined"
 # one with the lowest validation loss.
 LONGER, BEST = "epochs=160", "keep=best"
 TRAINED_LONGER = (*CLAIMED, "dual-focal")
-BEST_OF_LONGER = ("cross-entropy", "au")
+BEST_OF_LONGER = ("cross-entropy", "au", "focal")
 
 # Changes to one method, by what the tables call them. On CIFAR-100: tables 5 and 6, figure A and table A of ACLS, and
 # figure 2 of selective risk.
@@ -218,6 +223,12 @@ def queue() -> list[Training]:
     return list(dict.fromkeys(_in_order()))
 
 
+@cache
+def queued() -> frozenset[Training]:
+    """All trainings whatever their seed."""
+    return frozenset(training.of_any_seed for training in queue())
+
+
 def _in_order() -> Iterator[Training]:
     for data in ("cifar100", "cifar10"):
         for method in LOSS_METHODS:
@@ -231,16 +242,16 @@ def _in_order() -> Iterator[Training]:
             yield training_of(f"{method} {REFINED}", data)
     for data in ("cifar100", "cifar10"):
         for method in HEADLINE:
-            yield replace(training_of(method, data), network="resnet50", epochs=200)
+            yield training_of(f"{method} {LARGER}", data)
     for data in ("cifar100", "cifar10"):
         for method in (*METHODS, "balcal", "plp"):
             yield training_of(method, data)
     for changed in (PARTS, CONDITIONS, SCORES, MARGINS):
         for method in changed.values():
             yield training_of(method, "cifar100")
-    for network in ("densenet121", "wrn-26-10"):
-        for method in ("cross-entropy", "au"):
-            yield replace(training_of(method, "cifar100"), network=network, epochs=200)
+    for network in OTHERS:
+        for method in ON_OTHERS:
+            yield training_of(f"{method} {network}", "cifar100")
     for data in ("cifar100", "cifar10"):
         for method in LONG_TAILED.values():
             yield training_of(method, data)

@@ -1,0 +1,44 @@
+"""The papers' headline numbers beside ours, and whether what may explain the differences does, on small networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.papers import acls, mac_cal, selective_risk, summary, trained
+from benchmarks.papers.outputs import ours
+from benchmarks.papers.trainings import BEST, LARGER, LONGER, SMALL, TRAINED_LONGER
+
+# How networks were trained, and the changes to the usual training.
+PAPERS_NETWORK = {"ours, ResNet-50, 200 epochs": LARGER, f"ours, {trained.REDUCED}": ""}
+LENGTHS = {"40 epochs, the last": "", "160 epochs, the last": LONGER, "160 epochs, the best": f"{LONGER} {BEST}"}
+
+HEADLINES = ("CE", "LS", "MbLS", "ACLS")
+
+
+def headlines() -> str:
+    """The ECE of the papers' headline cells, with their network and with the usual one here."""
+    lines = [f"| paper | data | method | the paper's | {' | '.join(PAPERS_NETWORK)} |", "|---" * 6 + "|"]
+    for paper, data, row, (method, state), printed in _cells():
+        cells = [
+            trained.cell("", f"{method} {changes}", "ECE", None, state, data) for changes in PAPERS_NETWORK.values()
+        ]
+        texts = [ours(cell) if cell else summary.NOT_YET for cell in cells]
+        lines.append(f"| {paper} | {trained.SETS[data]} | {row} | {printed:.2f} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def _cells() -> Iterator[tuple[str, str, str, tuple[str, str], float]]:
+    """Paper, data, row, its method and state, and the paper's number."""
+    for row in ("XE", "AU"):
+        number = selective_risk.ECE["cifar100"][list(selective_risk.LOSSES).index(row)]
+        yield "selective-risk", "cifar100", row, (selective_risk.LOSSES[row], selective_risk.PLAIN), number
+    for row in HEADLINES:
+        yield "acls", "cifar10", row, acls.ROWS[row], acls.TABLE_3["cifar10"][row][1]
+    for data, numbers in mac_cal.TABLE_1.items():
+        for row in ("vanilla", "MaC-Cal"):
+            yield "mac-cal", data, row, mac_cal.ROWS[row], numbers[list(mac_cal.ROWS).index(row)]
+
+
+def lengths() -> str:
+    """The papers' questions again, with small networks that were trained longer, and with the best of these."""
+    return summary.questions({said: (SMALL, changes) for said, changes in LENGTHS.items()}, TRAINED_LONGER)
