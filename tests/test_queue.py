@@ -197,6 +197,7 @@ def test_refined_networks_come_after_the_seeds() -> None:
         [i for i, line in enumerate(lines) if part in line] for part in (" seed=2", " keep=refined", " resnet50 ")
     )
     assert max(seeds) < min(refined) <= max(refined) < min(larger) and len(refined) == 4
+    assert lines[min(larger)] == "cifar100 resnet50 200 cross-entropy keep=best"
     assert "cifar10 resnet18 100 acls clip=2.0 keep=refined" in lines
     assert {training.job("").recipe.keep for training in queue()} == {"last", "refined", "best"}
 
