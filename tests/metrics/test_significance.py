@@ -12,7 +12,16 @@ from temperance.metrics import METRICS, Metric, accuracy, adaptive_ece, classwis
 from temperance.metrics.batch import batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import N_PARTS
-from temperance.metrics.significance import LINEAR_ROWS, POWERS, Draws, deal, difference, interval, resample
+from temperance.metrics.significance import (
+    ENOUGH,
+    LINEAR_ROWS,
+    POWERS,
+    Draws,
+    deal,
+    difference,
+    interval,
+    resample,
+)
 
 
 def overconfident(n: int, generator: torch.Generator) -> tuple[Any, Any]:
@@ -160,6 +169,18 @@ def test_no_difference_is_not_significant() -> None:
             difference(nll, base + noise[0], base + noise[1], truth, from_logits=True, n_resamples=200).p_value < 0.05
         )
     assert rejected <= 9
+
+
+def test_few_mistakes_are_no_proof_of_a_difference() -> None:
+    """Resampling favours the more certain of two predictions, because it never draws a mistake that the data lack."""
+    logits = torch.tensor([[3.0, 0.0]], dtype=torch.float64).repeat(200, 1)
+    for wrong, is_tested in ((6, False), (ENOUGH - 1, False), (ENOUGH, True), (200 - ENOUGH, True), (190, False)):
+        labels = (torch.arange(200) < wrong).long()
+        found = difference(nll, logits, logits / 30, labels, from_logits=True)
+        values = [nll(each, labels, from_logits=True) for each in (logits, logits / 30)]
+        assert found.value == pytest.approx(values[0] - values[1])
+        assert (found.p_value < 0.01) == is_tested and (found.p_value == 1) == (not is_tested)
+        assert math.isnan(found.low) == math.isnan(found.high) == (not is_tested)
 
 
 @pytest.mark.parametrize("n_resamples", [20, 99, 500, 501])

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context
 from typing import Any
@@ -25,7 +25,7 @@ from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
 from temperance.metrics.gather import Parts
 from temperance.metrics.resamples import Resamples
-from temperance.metrics.significance import ENOUGH, Difference, Draws, Interval, bounded, enough_of_both
+from temperance.metrics.significance import Difference, Draws, Interval, bounded, can_be_told_apart, enough_of_both
 from temperance.predictions.checks import Text
 from temperance.registry import as_entry, parse_entry
 from temperance.threads import one_thread
@@ -101,12 +101,11 @@ class Outcome:
         """
         value = self.measured[metric].value - other.measured[metric].value
         found = self.draws[metric].minus(other.draws[metric]).difference(value, LEVEL)
-        return found if self.can_be_told_from(other) else replace(found, low=math.nan, high=math.nan, p_value=1.0)
+        return found if self.can_be_told_from(other) else found.untested()
 
     def can_be_told_from(self, other: Outcome) -> bool:
         """Does either have enough mistakes, and enough right predictions? Resampling learns too little from few."""
-        rarer = min(max(self.mistakes, other.mistakes), max(self.n - self.mistakes, other.n - other.mistakes))
-        return rarer >= ENOUGH
+        return can_be_told_apart(self.n - self.mistakes, other.n - other.mistakes, self.n)
 
     def same_as(self, other: Outcome) -> bool:
         """Are their numbers the same but for rounding?"""

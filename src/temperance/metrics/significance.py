@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, cast
 
@@ -73,6 +73,10 @@ class Difference:
     level: float
     p_value: float
 
+    def untested(self) -> Difference:
+        """The same value where samples cannot tell whether it is chance."""
+        return replace(self, low=math.nan, high=math.nan, p_value=1.0)
+
 
 def interval(
     metric: Metric,
@@ -118,16 +122,20 @@ def difference(
     """Metric of a minus metric of b on the same samples, with its interval and the p-value of no difference.
 
     Both are resampled with the same rows, so common variation cancels: two methods can differ significantly although
-    their intervals overlap.
+    their intervals overlap. If neither has enough right and enough wrong predictions, whatever resampling finds could
+    be chance: the p-value is 1, and there is no interval.
     """
-    values, draws = [], []
+    values, draws, right, n = [], [], [], 0
     for probs in (probs_a, probs_b):
         generator = torch.Generator().manual_seed(seed)
         found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
-        (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
+        n = sum(map(len, found))
+        right.append(sum(int(batch.correct.sum()) for batch in found))
+        (parts,) = deal(found, n, [(metric, options)], generator)
         values.append(metric.value(parts.whole, **options))
         draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
-    return draws[0].minus(draws[1]).difference(values[0] - values[1], level)
+    by = draws[0].minus(draws[1]).difference(values[0] - values[1], level)
+    return by if can_be_told_apart(*right, n) else by.untested()
 
 
 @dataclass(frozen=True)
@@ -199,6 +207,11 @@ def of_level(level: float) -> None:
 def enough_of_both(right: float, n: int) -> bool:
     """Are there enough right and wrong predictions for an interval?"""
     return min(right, n - right) >= ENOUGH
+
+
+def can_be_told_apart(right: int, other: int, n: int) -> bool:
+    """Does either of two predictions of n samples have enough mistakes, and either enough right ones?"""
+    return min(max(right, other), n - min(right, other)) >= ENOUGH
 
 
 def not_enough(right: int, n: int) -> str:
