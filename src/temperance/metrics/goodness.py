@@ -4,6 +4,10 @@ Under the hypothesis that each prediction is right with probability equal to its
 and variance c (1 − c), and its sums behave like Brownian motion. The p-value is then the chance of a statistic at least
 this large. Confidences of exactly 0 or 1 have no variance: if all are such, p is 1 if every prediction came out as
 stated, else 0.
+
+All this is asymptotic, and what counts is the variance Σ c (1 − c), not the number of samples: it is about how many
+mistakes a calibrated model with confidences near 1 makes. In simulations of calibrated predictions with a variance of 3
+or more, p-values were below 0.01 in at most 2 % of draws; with 0.5 in 1.7 %, and with 0.1 in 7 to 10 %.
 """
 
 import math
@@ -50,8 +54,8 @@ def ks_p_value(samples: TopLabels) -> float:
     """How likely a KS error this large is if the confidences are right: small is evidence of miscalibration.
 
     KS divided by the standard deviation sqrt(Σ c (1 − c)) / n, compared with the largest absolute value of Brownian
-    motion on [0, 1] (Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, 2022). Asymptotic: trust it from about a hundred
-    samples on.
+    motion on [0, 1] (Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, 2022). Asymptotic: trust it where Σ c (1 − c), the
+    variance of the number of right predictions, is at least 3.
     """
     return brownian_maximum_tail(_standardised(float(_walk(samples).abs().max()), samples))
 
@@ -74,7 +78,8 @@ def kuiper(samples: TopLabels) -> float:
 def kuiper_p_value(samples: TopLabels) -> float:
     """How likely a Kuiper error this large is if the confidences are right: small is evidence of miscalibration.
 
-    Like `ks_p_value`, with the range (highest minus lowest value) of Brownian motion on [0, 1] (Feller, 1951).
+    Like `ks_p_value`, with the range (highest minus lowest value) of Brownian motion on [0, 1] (Feller, 1951), and as
+    asymptotic.
     """
     walk = _walk(samples)
     return brownian_range_tail(_standardised(float(walk.max() - walk.min()), samples))
@@ -175,5 +180,8 @@ def spiegelhalter_z(sums: ScoreSums) -> float:
 
 @metric(score_sums, title="Spiegelhalter p-value", **P_VALUE)
 def spiegelhalter_p_value(sums: ScoreSums) -> float:
-    """How likely a Spiegelhalter z this far from 0, on either side, is if the confidences are right."""
+    """How likely a Spiegelhalter z this far from 0, on either side, is if the confidences are right.
+
+    From the normal distribution, so trust it where Σ c (1 − c) is at least 3, as `ks_p_value`.
+    """
     return 2 * _normal_tail(abs(_ratio(float(sums.score), math.sqrt(float(sums.variance)))))

@@ -135,7 +135,7 @@ def difference(
         values.append(metric.value(parts.whole, **options))
         draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
     by = draws[0].minus(draws[1]).difference(values[0] - values[1], level)
-    return by if can_be_told_apart(*right, n) else by.untested()
+    return by if can_be_told_apart(right[0], right[1], n) else by.untested()
 
 
 @dataclass(frozen=True)

@@ -181,8 +181,18 @@ class Samples(Statistic):
 
     def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
         """`size` rows, drawn with replacement; `paired` as in `resample`."""
-        device = next(iter(self.tensors().values())).device
-        return self.select(torch.randint(len(self), (size,), generator=generator).to(device))
+        return self.select(self._drawn(size, generator))
+
+    def _drawn(self, size: int, generator: torch.Generator | None) -> Tensor:
+        """Rows drawn with replacement, in ascending order. (size,)
+
+        Ties are measured in the order of the data, so a resample must keep it: in a new order they would have new noise
+        that says nothing about that of the data.
+        """
+        # Partial sums of exponential variables over their total are uniform and ascending, so nothing is sorted.
+        steps = torch.empty(size + 1, dtype=torch.float64).exponential_(generator=generator).cumsum(0)
+        index = (steps[:-1] * (len(self) / steps[-1])).long().clamp_max_(len(self) - 1)
+        return index.to(next(iter(self.tensors().values())).device)
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors().values())))
@@ -237,13 +247,9 @@ class RankedSamples(Samples):
         return self if self.counts is None else Samples.repeated(self.ordered)._in_order()
 
     def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
-        # Ties must come in a random order, and the order depends on the predictions.
-        if paired or self.has_ties:
+        if paired:  # this order depends on the predictions
             return super().redrawn(size, generator, paired=paired)
-        # Partial sums of exponential variables over their total are uniform and ascending, so nothing is sorted.
-        steps = torch.empty(size + 1, dtype=torch.float64).exponential_(generator=generator).cumsum(0)
-        index = (steps[:-1] * (len(self) / steps[-1])).long().clamp_max_(len(self) - 1)
-        return self.ordered.select(index.to(next(iter(self.tensors().values())).device))._in_order()
+        return self.ordered.select(self._drawn(size, generator))._in_order()
 
 
 class Running:
