@@ -46,11 +46,12 @@ class EntropyThreshold(Calibrator):
 
 @calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=200)
 class MetaMis(EntropyThreshold):
-    """Makes the least certain predictions uniform, at most a share alpha of the correct ones, and scales the rest.
+    """Makes the least certain predictions uniform, about a share alpha of the correct ones, and scales the rest.
 
     p = softmax(z / T) where the entropy of softmax(z) is at most a threshold, else 1 / k for every class. The threshold
     is the (1 − alpha) quantile of the entropy of a tenth of the correctly predicted samples, at most 500, drawn with
-    `seed`; T minimises the NLL of the other samples, correct or not, up to the threshold.
+    `seed`; T minimises the NLL of the other samples, correct or not, up to the threshold. So the share of new correct
+    predictions that become uniform is alpha give or take chance, and is above it about half of the time.
 
     The trap: a uniform row predicts nothing. Its argmax is class 0, or the last class if a program sorts and reverses,
     so the accuracy falls by an amount that depends on the program: report the accuracy of the network's own predictions
@@ -58,7 +59,7 @@ class MetaMis(EntropyThreshold):
     they cost. A sample exactly at the threshold is kept, so that alpha holds on saturated predictions, whose entropies
     are all zero; the authors' program makes it uniform.
 
-    alpha  largest share of correct predictions that may become uniform
+    alpha  share of the correct predictions that become uniform, as estimated from those drawn
     seed   for drawing the samples that determine the threshold
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
@@ -83,7 +84,7 @@ class MetaMis(EntropyThreshold):
 
 @calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=500)
 class MetaAcc(EntropyThreshold):
-    """Makes the least certain predictions uniform until the rest has a given accuracy, and scales the rest.
+    """Makes the least certain predictions uniform until the rest has about a given accuracy, and scales the rest.
 
     Like `meta-mis`, but the samples below the threshold have the given `accuracy`. The threshold is found on a tenth of
     the samples, at most 500, drawn with `seed`: a non-increasing curve through the entropy of each of 20 bins of equal
