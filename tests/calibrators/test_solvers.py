@@ -140,13 +140,14 @@ def test_weights_settle_even_when_they_overshoot(slope: float) -> None:
         before, weight = weight, x
         return abs(x - before)
 
-    found, info = settle(reweigh, lambda _: 1 + slope * weight, 5.0)
-    assert info["weights_settled"] and found == pytest.approx(1 / (1 - slope), abs=1e-5)
+    found, info = settle(reweigh, lambda _: (1 + slope * weight, {"converged": True}), 5.0)
+    assert info["weights_settled"] and info["converged"] and found == pytest.approx(1 / (1 - slope), abs=1e-5)
 
 
 def test_weights_that_never_settle_are_told() -> None:
-    found, info = settle(lambda _: 1.0, lambda x: x, 0.0)
-    assert found == 0.0 and not info["weights_settled"] and info["rounds"] == 200
+    found, info = settle(lambda _: 1.0, lambda x: (x, {"converged": True}), 0.0)
+    assert found == 0.0 and info["rounds"] == 200
+    assert not info["weights_settled"] and not info["converged"]
 
 
 class Counting(Objective):

@@ -206,7 +206,7 @@ def _convex(
     n, k = logits.shape
     record: dict[str, Any] = {}
 
-    def solve(start: float) -> float:
+    def solve(start: float) -> tuple[float, dict[str, Any]]:
         weights = objective.weights(labels, k)
         first_time = not record
         for every in EVERY:
@@ -216,17 +216,16 @@ def _convex(
                 start = start if rough in (S_LOW, S_HIGH) else rough
         found, info = _newton(objective, logits, labels, weights, start, TOLERANCE / 10, prior)
         record.update(info)
-        return found
+        return found, record
 
     def reweigh(s: float) -> float:
         losses = torch.cat([objective.losses((rows * s).log_softmax(1), y) for rows, y, _ in blocks(logits, labels)])
         return objective.reweigh(losses, labels, k)
 
     if not objective.adapts:
-        return solve(1.0), record
-    inverse, rounds = settle(reweigh, solve, 1.0)
-    record["converged"] = record["converged"] and rounds["weights_settled"]
-    return inverse, record | rounds | objective.info
+        return solve(1.0)
+    inverse, settled = settle(reweigh, solve, 1.0)
+    return inverse, settled | objective.info
 
 
 def _newton(

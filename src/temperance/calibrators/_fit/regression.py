@@ -172,17 +172,13 @@ def fit_map(
     problem = Regression(kind, x, labels, objective, penalty=penalty, centre=centre)
     if not objective.adapts:
         return newton(problem, centre, tolerance)
-    record: dict[str, Any] = {}
 
-    def solve(parameters: Tensor) -> Tensor:
+    def solve(parameters: Tensor) -> tuple[Tensor, dict[str, Any]]:
         found = newton(problem, parameters, tolerance)
-        record.update(found.info)
-        return found.parameters
+        return found.parameters, found.info
 
-    parameters, rounds = settle(problem.reweigh, solve, centre)
-    record |= rounds | objective.info
-    record["converged"] = record["converged"] and rounds["weights_settled"]
-    return Solution(parameters, record)
+    parameters, record = settle(problem.reweigh, solve, centre)
+    return Solution(parameters, record | objective.info)
 
 
 def _minimise_any(

@@ -224,37 +224,38 @@ def minimise(
     they settle. If the gradient never gets below 1e-6, the record says how small it got.
     """
 
-    def solve(parameters: Tensor) -> Tensor:
+    def solve(parameters: Tensor) -> tuple[Tensor, dict[str, Any]]:
         # A calibration error has kinks, where the gradient is not small.
         found = descend(problem, parameters, low, high, max_steps, still=1e-5 if problem.objective.whole else 0.0)
-        record.update(found.info)
-        return found.parameters
+        return found.parameters, found.info
 
-    record: dict[str, Any] = {}
     parameters = start.detach().double().clone()
-    if problem.objective.adapts:
-        parameters, rounds = settle(problem.reweigh, solve, parameters)
-        record |= rounds | problem.objective.info
-        record["converged"] = record["converged"] and rounds["weights_settled"]
-    else:
-        parameters = solve(parameters)
-    return Solution(parameters, record)
+    if not problem.objective.adapts:
+        return Solution(*solve(parameters))
+    parameters, record = settle(problem.reweigh, solve, parameters)
+    return Solution(parameters, record | problem.objective.info)
 
 
-def settle(reweigh: Callable[[P], float], solve: Callable[[P], P], start: P) -> tuple[P, dict[str, Any]]:
+def settle(
+    reweigh: Callable[[P], float], solve: Callable[[P], tuple[P, dict[str, Any]]], start: P
+) -> tuple[P, dict[str, Any]]:
     """Alternately solve with fixed weights and choose new weights, until the weights no longer change.
 
-    Weights can oscillate, each solution undoing the previous one; steps are then halved.
+    The record is that of the last solution, and says whether the weights settled. Weights can oscillate, each solution
+    undoing the previous one; steps are then halved.
     """
     reweigh(start)
     here, change, pace, rounds = start, math.inf, 1.0, 0
+    record: dict[str, Any] = {}
     while change > SETTLED and rounds < MAX_ROUNDS:
-        there = solve(here)
+        there, record = solve(here)
         here = there if pace == 1 else here + pace * (there - here)
         before, change = change, reweigh(here)
         pace = pace / 2 if change > 0.9 * before else pace
         rounds += 1
-    return here, {"rounds": rounds, "weights_settled": change <= SETTLED, "weights_change": change}
+    settled = change <= SETTLED
+    about = {"rounds": rounds, "weights_settled": settled, "weights_change": change}
+    return here, record | about | {"converged": record["converged"] and settled}
 
 
 # ----------------------------------------------------------------------------------------------- the released programs
