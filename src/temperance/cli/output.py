@@ -19,16 +19,7 @@ from temperance.progress import Progress as Callback
 from temperance.progress import no_progress
 
 if TYPE_CHECKING:
-    from temperance.diagnose.shift import Shift
-    from temperance.jobs.abstention import Abstention
-    from temperance.jobs.comparison import Comparison
-    from temperance.jobs.decisions import Decisions
-    from temperance.jobs.evaluation import Evaluation
-    from temperance.jobs.ood import OODComparison
-    from temperance.jobs.several import Comparisons, Evaluations
-
-    Measured = Abstention | Evaluation | Evaluations | Comparison | Comparisons
-    Reported = Measured | Decisions | OODComparison | Shift
+    from temperance.report.html import Measured
 
 STDOUT = Path("-")
 
@@ -69,7 +60,7 @@ def check_calibrator_name(path: Path) -> None:
         raise FileError(f"a calibrator is saved as .safetensors; call it {path.with_suffix('.safetensors')}")
 
 
-def emit(results: Reported, args: argparse.Namespace) -> None:
+def emit(results: Measured, args: argparse.Namespace) -> None:
     """Write the files, and print the table unless JSON or CSV goes to standard output."""
     to_stdout = False
     if args.report is not None:
