@@ -48,12 +48,11 @@ class SampleLabels:
         names = data.label_names
         if data.space:
             return cls(names, data.n // len(names), None, None)
-        assert data._images is not None
-        samples, sample = np.unique(data._images(), return_inverse=True)
+        sample = data.samples_of_rows()
         order = np.argsort(names)
         sorted_names = np.array(names, np.str_)[order]
         label = [order[np.searchsorted(sorted_names, cast(Text, chunk.groups))] for chunk in data.chunks()]
-        return cls(names, len(samples), torch.from_numpy(np.concatenate(label)), torch.from_numpy(sample.reshape(-1)))
+        return cls(names, int(sample.max()) + 1, torch.from_numpy(np.concatenate(label)), sample)
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """The label and the sample of some rows."""
