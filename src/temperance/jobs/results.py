@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,10 @@ import temperance
 from temperance import showing
 from temperance.errors import InputError, optional
 from temperance.showing import Shown
+
+if TYPE_CHECKING:
+    from temperance.jobs.statistics import Measuring
+    from temperance.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -81,20 +85,7 @@ class Provenance:
         )
 
 
-class Read(Protocol):
-    """Predictions, or what is known of those that were measured."""
-
-    @property
-    def has_weights(self) -> bool: ...
-    @property
-    def row_name(self) -> str: ...
-    @property
-    def answers(self) -> bool: ...
-    @property
-    def multilabel(self) -> bool: ...
-
-
-def how_read(predictions: Read, calibrated_by: str | None) -> dict[str, Any]:
+def how_read(predictions: Predictions | Measuring, calibrated_by: str | None) -> dict[str, Any]:
     """How predictions were read, for the settings of every job; what is usual is left out."""
     found = {
         "weights": predictions.has_weights,
