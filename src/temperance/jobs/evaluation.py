@@ -26,7 +26,7 @@ from temperance.jobs.measuring import checked_batches, statistics_of
 from temperance.jobs.notes import group_name, notes
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown, shown_range
 from temperance.jobs.sides import counted
-from temperance.jobs.statistics import Statistics, not_below_gap
+from temperance.jobs.statistics import Measuring, Statistics, not_below_gap
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
@@ -95,6 +95,8 @@ class Evaluation(Results):
     class_names: tuple[str, ...]
     tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
     notes: tuple[str, ...]
+    n_counted: int  # how many samples, pixels or answers were measured, however many labels a sample can have
+    _measuring: Measuring = field(compare=False)
     _pictures: Pictures = field(compare=False)
     label_tally: Tally | None = None  # of several labels, by label and score. (L, n_bins)
     unrelated: bool = False  # the labels look wrong, as a note says
@@ -119,32 +121,24 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
-        classes = "" if self.one_score else f" · {self.provenance.settings['k']:,} classes"
+        classes = "" if self.one_score else f" · {self._measuring.k:,} classes"
         return f"{Path(self.rows[0].source).name} · {self.counted}{classes}"
 
     @property
     def counted(self) -> str:
         """How many samples were measured, in words."""
-        rows = counted(self.n_counted, self.row_name, weights=self.provenance.settings.get("weights", False))
+        rows = counted(self.n_counted, self.row_name, weights=self._measuring.has_weights)
         return f"{rows} · {plural(len(self.class_names), 'label')}" if self.multilabel else rows
-
-    @property
-    def n_counted(self) -> int:
-        """How many samples, pixels or answers were measured, however many labels a sample can have."""
-        settings = self.provenance.settings
-        n: int = settings.get("samples", settings["n"])
-        return n
 
     @property
     def row_name(self) -> str:
         """What a row is: a sample, a pixel or an answer."""
-        name: str = self.provenance.settings.get("rows", "sample")
-        return name
+        return self._measuring.row_name
 
     @property
     def answers(self) -> bool:
         """Are these a model's answers, each with one confidence, rather than the probabilities of classes?"""
-        return bool(self.provenance.settings.get("answers"))
+        return self._measuring.answers
 
     @property
     def one_score(self) -> bool:
@@ -167,7 +161,7 @@ class Evaluation(Results):
     @property
     def calibrated(self) -> bool:
         """Are these the predictions of a calibrator, rather than the model's own?"""
-        return bool(self.provenance.settings.get("calibrated_by"))
+        return self._measuring.made_by is not None
 
     @property
     def verdict(self) -> str:
@@ -175,7 +169,7 @@ class Evaluation(Results):
 
         Its tests are for samples that count equally, so with weights there is none.
         """
-        if self.provenance.settings.get("weights"):
+        if self._measuring.has_weights:
             has_intervals = any(not math.isnan(row.low) for row in self.rows)
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
         if self.label_tally is not None:
@@ -384,6 +378,8 @@ def evaluation(
         class_names=names,
         tallies=found.tallies,
         notes=(*notes(found, rows, names, intervals=bootstrap > 0), *[fewer] * (of_group < bootstrap)),
+        n_counted=found.n_samples if measuring.multilabel else n,
+        _measuring=measuring,
         _pictures=pictures,
         label_tally=found.label_tally,
         unrelated=bool(found.labels.notes(found.tallies[1], names, answers=measuring.answers)),
