@@ -208,6 +208,13 @@ def test_wrong_calls() -> None:
         combine([one, other])
     with pytest.raises(InputError, match="4 classes, another 3 classes"):
         combine([one, three])
+    answers = statistics([0.9, 0.6], ["ece"], labels=[1, 0], answers=True)
+    two = statistics([[0.1, 0.9], [0.4, 0.6]], ["ece"], labels=[1, 0])
+    with pytest.raises(InputError, match="answers, another samples"):
+        combine([answers, two])
+    groups = {"probs": [[0.1, 0.9], [0.4, 0.6]], "label": [1, 0], "group": ["a", "b"]}
+    with pytest.raises(InputError, match="groups, another no groups"):
+        combine([statistics(groups, ["ece"], by_group=True), two])
     with pytest.raises(InputError, match="no statistics to combine"):
         combine([])
     with pytest.raises(InputError, match="needs classwise-ece, aurc, which the blocks were not measured for"):

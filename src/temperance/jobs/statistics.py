@@ -209,6 +209,8 @@ def _check_adds(one: Measuring, other: Measuring) -> None:
         "split": lambda each: f"a {each.split} set" if each.split else "one set",
         "has_weights": lambda each: "weights" if each.has_weights else "no weights",
         "calibrated_by": lambda each: f"predictions calibrated by {each.calibrated_by or 'nothing'}",
+        "row_name": lambda each: f"{each.row_name}s",
+        "by_group": lambda each: "groups" if each.by_group else "no groups",
         "decimals": lambda each: "no rounding" if each.decimals is None else f"{each.decimals} decimals",
     }
     for name, says in words.items():
