@@ -18,7 +18,7 @@ from temperance.calibrators._fit.inverse_temperature import (
     prior_spread,
 )
 from temperance.calibrators._fit.pool import PSEUDO_SAMPLES, pool, pool_weights
-from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
+from temperance.calibrators.base import CALIBRATORS, Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.structured import Structured
@@ -196,7 +196,7 @@ class Auto(Calibrator):
         """The members, their log-probabilities (m, n, k) of the folds held out, and why the other members failed."""
         usual = (*MEMBERS, OF_TWO_CLASSES) if logits.shape[1] == 2 else MEMBERS
         names = list(dict.fromkeys(("temperature", *(self.members or usual))))
-        limits = {name: make_calibrator(name).most_classes for name in usual if not self.members}
+        limits = {name: CALIBRATORS[name].most_classes for name in usual if not self.members}
         parts = fold[fold < n_out]
         found = logits.new_empty(len(names), len(parts), logits.shape[1])
         failures = {

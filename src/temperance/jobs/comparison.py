@@ -276,28 +276,14 @@ def compare(
         chosen = chosen_methods(methods, by_group=True)
     for part in (fit_part, test_part):
         warn_calibrated(part)
-        if by_group or any(each.make().takes_groups for each in chosen):
+        if by_group or any(each.kind.takes_groups for each in chosen):
             part.need_groups()
     need_both_classes(fit_part)
-    slow = () if as_names(methods) else tuple(each.label for each in chosen if each.make().most_classes < fit_part.k)
+    slow = () if as_names(methods) else tuple(each.label for each in chosen if each.kind.most_classes < fit_part.k)
     chosen = [each for each in chosen if each.label not in slow]
     split += ", by their weights" * fit_part.has_weights
-    work = Work(
-        fit_logits=fit_part.logits(),
-        fit_labels=fit_part.labels,
-        test_logits=test_part.logits(),
-        test_labels=test_part.labels,
-        n_bins=n_bins,
-        bootstrap=bootstrap,
-        seed=seed,
-        fit_weights=fit_part.weights,
-        test_weights=test_part.weights,
-        test_probs=None if test_part.from_logits else test_part.scores,
-        one_score=test_part.one_score,
-        test_samples=test_part.samples_of_rows() if test_part.multilabel else None,
-        fit_groups=fit_part.groups,
-        test_groups=test_part.groups,
-    )
+    settings = {"n_bins": n_bins, "bootstrap": bootstrap, "seed": seed}
+    work = Work.of(fit_part, test_part, **settings)
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
         raise InputError(f"there is nothing to compare: {baseline.failure}")
@@ -307,13 +293,12 @@ def compare(
             outcomes.append(outcome)
             progress(len(outcomes) - 1, len(chosen), outcome.label)
     outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
-    options: dict[str, Any] = {"n_bins": n_bins, "bootstrap": bootstrap, "seed": seed}
-    options |= {"methods": [method.label for method in chosen], "n_fit": fit_part.n, "n_test": test_part.n}
+    about = {"methods": [method.label for method in chosen], "n_fit": fit_part.n, "n_test": test_part.n}
     return Comparison(
         rows=tuple(row for outcome in outcomes for row in _rows(outcome, test_part)),
         provenance=Provenance.of(
             {f"fit: {fit_part.source}": fit_part.fingerprint, f"test: {test_part.source}": test_part.fingerprint},
-            options | how_read(test_part, test_part.calibrated_by),
+            settings | about | how_read(test_part, test_part.calibrated_by),
             seed,
         ),
         outcomes=tuple(outcomes),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR
-from temperance.calibrators.base import Calibrator, make_calibrator
+from temperance.calibrators.base import CALIBRATORS, Calibrator, make_calibrator
 from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
@@ -26,6 +26,7 @@ from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
 from temperance.metrics.gather import Parts
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import Difference, Draws, Interval, bounded, can_be_told_apart, enough_of_both
+from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
 from temperance.registry import as_entry, parse_entry
 from temperance.threads import one_thread
@@ -53,6 +54,11 @@ class Method:
         method = cls(*parse_entry(text))
         method.make()  # refuses an unknown name or setting
         return method
+
+    @property
+    def kind(self) -> type[Calibrator]:
+        """Its class, which has its claims."""
+        return CALIBRATORS[self.name]
 
     def make(self) -> Calibrator:
         """A new calibrator, not fitted yet."""
@@ -155,6 +161,24 @@ class Work:
     test_samples: Tensor | None = None  # of several labels, the sample of each row
     fit_groups: Text | None = None
     test_groups: Text | None = None
+
+    @classmethod
+    def of(cls, fit: Predictions, test: Predictions, **settings: int) -> Work:
+        """The work on these two sets; the settings are `n_bins`, `bootstrap` and `seed`."""
+        return cls(
+            fit_logits=fit.logits(),
+            fit_labels=fit.labels,
+            test_logits=test.logits(),
+            test_labels=test.labels,
+            fit_weights=fit.weights,
+            test_weights=test.weights,
+            test_probs=None if test.from_logits else test.scores,
+            one_score=test.one_score,
+            test_samples=test.samples_of_rows() if test.multilabel else None,
+            fit_groups=fit.groups,
+            test_groups=test.groups,
+            **settings,
+        )
 
     def run(self, method: Method) -> Outcome:
         """Fit and measure one method. One that cannot be fitted to these data is an outcome, too."""
