@@ -52,6 +52,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         answers=wanted.answers,
         multilabel=wanted.multilabel,
         normalise=normalise,
+        ignore_index=wanted.ignore_index,
         class_names=columns.class_names,
         groups=joined(groups) if groups else None,
         weights=None if columns.weights is None else _column(given, columns.weights),

@@ -69,8 +69,7 @@ def as_predictions(
             answers=answers,
             multilabel=multilabel,
         )
-        found = of_table(given, names, wanted, normalise=normalise)
-        return found if ignore_index is None else labelled(found, ignore_index)
+        return of_table(given, names, wanted, normalise=normalise)
     if isinstance(given, Mapping):
         raise InputError("a dictionary of arrays brings its own labels, under the name label")
     if columns is not None:
