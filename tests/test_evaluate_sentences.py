@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from temperance import Predictions, combine, compare, evaluate, read_predictions, statistics
 from temperance.calibrators import Identity
-from temperance.jobs.verdict import LEVEL, Findings
+from temperance.jobs.verdict import ERROR_RATE, Findings
 from temperance.metrics.batch import batches
 from temperance.metrics.tally import Tally, tallied
 from temperance.showing import percents
@@ -179,7 +179,7 @@ def test_calibrated_models_are_seldom_called_anything_else() -> None:
             for _ in tallied(batches(probs, torch.multinomial(probs, 1, generator=draw).squeeze(1)), into):
                 pass
             found += Findings.of(*into).anything
-    assert found <= 37 and LEVEL == 0.05
+    assert found <= 37 and ERROR_RATE == 0.05
 
 
 @pytest.mark.parametrize(

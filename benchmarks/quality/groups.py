@@ -20,7 +20,7 @@ from benchmarks.quality.table import Results, Row, arguments, read, table
 from temperance.calibrators import make_calibrator
 from temperance.errors import InputError, TemperanceWarning
 from temperance.jobs.measuring import statistics_of
-from temperance.jobs.verdict import LEVEL
+from temperance.jobs.verdict import ERROR_RATE
 from temperance.metrics import METRICS
 from temperance.metrics.tally import Tally, significant
 from temperance.predictions import Predictions, read_pair, read_predictions
@@ -95,7 +95,7 @@ def measured(path: Path, method: str, size: int) -> Row:
     whole = found.groups[None].parts
     values = {name: METRICS[name].value(part.whole) for name, part in zip(("nll", "ece"), whole, strict=True)}
     tallies = [group.tally for group in found.groups.values() if group.tally is not None]
-    off = int(significant(reduce(Tally.beside, tallies), LEVEL).sum())
+    off = int(significant(reduce(Tally.beside, tallies), ERROR_RATE).sum())
     return {name: round(value, 6) for name, value in values.items()} | {"groups": len(tallies), "off": off}
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from temperance.jobs.outcomes import MEASURED, SIGNIFICANT
+from temperance.jobs.outcomes import LEVEL, MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
 from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
@@ -15,7 +15,6 @@ from temperance.showing import listed
 
 # What a change is judged by, the most important first.
 JUDGED = ("accuracy", "nll", "ece")
-LEVEL = 0.95
 FEWEST_SAMPLES = 20  # with fewer, any difference could be chance
 ACCURACY_TO_LOSE = 0.02  # no better confidence makes up for a larger loss
 FEWEST_RESAMPLES = 60  # with fewer, no p-value corrected for three tests can be below 0.05

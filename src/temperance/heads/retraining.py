@@ -17,11 +17,12 @@ from temperance.data import ImageData
 from temperance.errors import FileError, InputError, plural
 from temperance.files import check_folder, make_folder, reading, write_text
 from temperance.heads.base import Head, load_head, make_head
-from temperance.heads.change import FEWEST_SAMPLES, JUDGED, LEVEL, differences, is_worse, judgement, moved_by, unproven
+from temperance.heads.change import FEWEST_SAMPLES, JUDGED, differences, is_worse, judgement, moved_by, unproven
 from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
 from temperance.heads.splitting import split
 from temperance.jobs.advice import told
 from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.outcomes import LEVEL
 from temperance.jobs.results import Provenance, Row, Tabular, flat, records, shown
 from temperance.losses import Loss
 from temperance.metrics import METRICS

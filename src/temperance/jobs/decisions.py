@@ -20,8 +20,8 @@ from temperance.jobs import spending
 from temperance.jobs.application import apply, fit, refuse_calibrated
 from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
-from temperance.jobs.outcomes import SIGNIFICANT
-from temperance.jobs.policies import LEVEL, DecisionCurve, Policy, Saving, decision_curve, measured, saved
+from temperance.jobs.outcomes import LEVEL, SIGNIFICANT
+from temperance.jobs.policies import DecisionCurve, Policy, Saving, decision_curve, measured, saved
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.sides import own_parts
 from temperance.jobs.spending import capital

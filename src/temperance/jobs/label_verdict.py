@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temperance.errors import plural
-from temperance.jobs.verdict import CORRECT_AGAIN, CORRECT_IT, LEVEL, NAMED, as_class, signs_of
+from temperance.jobs.verdict import CORRECT_AGAIN, CORRECT_IT, ERROR_RATE, NAMED, as_class, signs_of
 from temperance.metrics.tally import Tally, significant
 from temperance.showing import percents
 
@@ -19,9 +19,9 @@ from temperance.showing import percents
 def verdict_of_labels(tally: Tally, names: Sequence[str], n_samples: int, *, calibrated: bool = False) -> str:
     """One paragraph: too high or too low, for which labels, and what to do; `tally` is by label and score."""
     average = Tally(*(tensor.sum(1) for tensor in tally.tensors().values()))
-    signs = signs_of(average, significant(average, LEVEL / 2))
+    signs = signs_of(average, significant(average, ERROR_RATE / 2))
     flat = Tally(*(tensor.reshape(-1) for tensor in tally.tensors().values()))
-    in_places = signs_of(flat, significant(flat, LEVEL / 2)).reshape(tally.count.shape).ne(0).any(1)
+    in_places = signs_of(flat, significant(flat, ERROR_RATE / 2)).reshape(tally.count.shape).ne(0).any(1)
     n_labels = int((average.count > 0).sum())
     whole = average.total()
     score, share = percents((float(whole.mean_confidence), float(whole.accuracy)))

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from temperance.jobs.costs import Costs, as_precise
+from temperance.jobs.outcomes import LEVEL
 from temperance.metrics.gain import Gains
 from temperance.metrics.significance import Interval
-
-LEVEL = 0.95
 
 # The thresholds of a decision curve; 199 steps of half a percent.
 THRESHOLDS = np.arange(1, 200) / 200

@@ -2,7 +2,7 @@
 
 Nothing is called miscalibrated unless a test says so. There are four: of the average confidence, of every bin of
 confidence, of every predicted class (of two classes also of the probability that the second gets), and of the
-calibration error as a whole. Each has a quarter of `LEVEL`, and those of bins and classes are corrected for their
+calibration error as a whole. Each has a quarter of `ERROR_RATE`, and those of bins and classes are corrected for their
 number. So at most one in twenty calibrated models is called miscalibrated, whatever n and k. Where no test finds
 anything, a model is not called calibrated either: the samples may be too few to tell.
 """
@@ -31,8 +31,8 @@ from temperance.metrics.tally import (
 )
 from temperance.showing import percent, percents
 
-LEVEL = 0.05
-SHARE = LEVEL / 4  # of each test
+ERROR_RATE = 0.05  # of all tests together
+SHARE = ERROR_RATE / 4  # of each test
 
 MUCH = 0.05  # an average error that must be ruled out; otherwise the samples are too few to tell
 NOTICEABLE = 0.02  # one that enough samples would show
@@ -111,7 +111,7 @@ def about_groups(names: Sequence[str], tallies: Sequence[Tally], *, calibrated: 
     if len(names) < 2:
         return ""
     each = reduce(Tally.beside, tallies)
-    signs = signs_of(each, significant(each, LEVEL))
+    signs = signs_of(each, significant(each, ERROR_RATE))
     over, under = (int((signs == sign).sum()) for sign in (1, -1))
     if not over + under:
         return f"None of {len(names):,} groups is over- or under-confident on average by more than chance."
