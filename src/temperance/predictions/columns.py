@@ -123,17 +123,13 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
             given, flag = ("answers=True", "--answers") if wanted.answers else ("positive=…", "--binary")
             one = "the confidence of answers" if wanted.answers else f"{what}, the score of the positive class"
             raise InputError(f"{given} means one column of {one}; found {excerpt(scores)}", flags={given: flag})
-    elif own.scores in scores:
-        is_list = True
-    elif own.scores is not None:
-        scores, class_names = _in_own_order(scores, own)
-    elif what in scores:
+    elif (own.scores or what) in scores:
         is_list = True
         if len(scores) > 1:
             other = next(name for name in scores if name != what)
             raise InputError(f"there is both the column {what} and {other}; keep the lists or the single columns")
     else:
-        scores, class_names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
+        scores, class_names = _in_order(what, scores, own)
     groups = own.groups(known, "group", "groups")
     weights = own.named(known, "weight") or only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
@@ -147,10 +143,7 @@ def _label_columns(known: list[str], what: str, scores: list[str], wanted: Wante
         raise _missing(known, scores, wanted)
     if scores in ([what], [own.scores]):
         raise InputError(f"several labels have a column each, {what}_NAME and label_NAME; {scores[0]} is one column")
-    if own.scores is None:
-        ordered, names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
-    else:
-        ordered, names = _in_own_order(scores, own)
+    ordered, names = _in_order(what, scores, own)
     weights = own.named(known, "weight") or only_one(known, "weight", "weights")
     truth: list[str] = []
     if wanted.labels != "ignored":
@@ -227,6 +220,13 @@ def _score_columns(known: list[str], wanted: Wanted) -> tuple[str, list[str]]:
     if logits and probs:
         raise InputError(f"there is both {logits[0]} and {probs[0]}; keep logits or probs")
     return ("logits", logits) if logits else ("probs", probs)
+
+
+def _in_order(what: str, columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:
+    """The columns of scores in the order of their classes or labels, and the names of these, if they have any."""
+    if own.scores is not None:
+        return _in_own_order(columns, own)
+    return _in_class_order({column: column.removeprefix(f"{what}_") for column in columns})
 
 
 def _in_own_order(columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:
