@@ -118,7 +118,7 @@ def test_the_root_mean_square_is_at_least_the_mean() -> None:
 
 def test_wrong_settings_are_refused() -> None:
     logits, labels = samples(50)
-    with pytest.raises(InputError, match="level must lie between 0 and 1"):
+    with pytest.raises(InputError, match="level must be a number above 0 and below 1"):
         calibration_gap(logits, labels, from_logits=True, level=1.0)
     with pytest.raises(InputError, match="folds"):
         calibration_gap(logits, labels, from_logits=True, folds=1)

@@ -218,8 +218,9 @@ def test_a_difference_is_significant_where_its_interval_leaves_out_zero(n_resamp
 
 def test_settings_are_checked() -> None:
     probs, labels = [[0.9, 0.1], [0.2, 0.8]], [0, 1]
-    with pytest.raises(InputError, match="level must lie between 0 and 1"):
-        interval(ece, probs, labels, level=95)
+    for level in (95, "high"):
+        with pytest.raises(InputError, match="level must be a number above 0 and below 1"):
+            interval(ece, probs, labels, level=level)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="n_resamples"):
         interval(ece, probs, labels, n_resamples=1)
 

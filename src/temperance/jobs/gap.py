@@ -21,13 +21,13 @@ from torch import Tensor
 from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.calibrators._fit.reduction import top_log_odds
 from temperance.calibrators.base import make_calibrator
-from temperance.errors import InputError, TemperanceWarning
+from temperance.errors import TemperanceWarning
 from temperance.jobs.cross_fitting import cross_fitted
 from temperance.jobs.results import shown
 from temperance.metrics.gain import Gains
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
-from temperance.settings import AtLeastTwo, Seed, of_kind
+from temperance.settings import AtLeastTwo, OpenFraction, Seed, of_kind
 
 # Of 1 - level, in the bound of "top-l1". Its sides are chosen by fits that share most of their samples, and so agree.
 # Where nothing is wrong, that makes its gains vary by up to 1.4 times as much as if they were independent, and the
@@ -75,8 +75,7 @@ def calibration_gap(
     """
     of_kind("seed", seed, Seed)
     of_kind("folds", folds, AtLeastTwo)
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1; got {level!r}")
+    of_kind("level", level, OpenFraction)
     make_calibrator(method)  # a wrong name is refused before anything is read
     data = as_predictions(
         predictions,

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
-from temperance.errors import InputError
 from temperance.metrics.base import IntervalKind, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.statistic import Additive, RankedSamples, Samples, Statistic
-from temperance.settings import AtLeastTwo, of_kind
+from temperance.settings import AtLeastTwo, OpenFraction, of_kind
 
 # The most rows of a resample, and the most numbers. If rows are so long (the probabilities of thousands of classes)
 # that a resample would have too few of them, there is no interval.
@@ -92,7 +91,7 @@ def interval(
     **options: Any,
 ) -> Interval:
     """A metric with its bootstrap interval, if it can have one; see `Draws.interval`."""
-    of_level(level)
+    of_kind("level", level, OpenFraction)
     of_kind("n_resamples", n_resamples, AtLeastTwo)
     generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
@@ -161,7 +160,7 @@ class Draws:
         d² ≈ v² + noise for a resample's d. So the square, or another `power`, is bounded, by 2 v² − mean(d²) and the
         spread of d². Resamples that do not differ, such as those of one sample, give no bounds.
         """
-        of_level(level)
+        of_kind("level", level, OpenFraction)
         known = self.values[~self.values.isnan()]
         if len(known) < 2 or float(known.max() - known.min()) < ROUNDING:
             return Interval(value, math.nan, math.nan, level)
@@ -173,7 +172,7 @@ class Draws:
 
         The interval contains 0 if and only if the p-value is at least 1 - level, given enough resamples.
         """
-        of_level(level)
+        of_kind("level", level, OpenFraction)
         sizes = self._deviations(value).abs()
         extreme = int((sizes >= abs(value)).sum())
         known = sizes[~sizes.isnan()].sort(descending=True).values
@@ -198,12 +197,6 @@ class Draws:
         return value - float(up), value - float(down)
 
 
-def of_level(level: float) -> None:
-    """Refuse a level that is not between 0 and 1."""
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1; got {level!r}")
-
-
 def enough_of_both(right: float, n: int) -> bool:
     """Are there enough right and wrong predictions for an interval?"""
     return min(right, n - right) >= ENOUGH
@@ -225,7 +218,7 @@ def not_enough(right: int, n: int) -> str:
 
 def bounded(metric: Metric, parts: Parts, value: float, draws: Draws, level: float) -> Interval:
     """A metric's value with its interval, if it can have one."""
-    of_level(level)
+    of_kind("level", level, OpenFraction)
     if not can_be_bounded(metric, parts):
         return Interval(value, math.nan, math.nan, level)
     return draws.interval(value, metric.range, level, power=POWERS.get(metric.interval, 0))
