@@ -35,12 +35,6 @@ def class_over(bins: Bins, *, norm: Norm = "samples") -> Tensor:
     return _per_class(bins, -bins.gap.clamp_max(0), norm)
 
 
-def bin_under_over(bins: Bins) -> tuple[Tensor, Tensor]:
-    """The same two parts for each confidence bin, summed over classes (CTS Figure 1d). (n_bins,) each"""
-    share = bins.weight * bins.gap
-    return share.clamp_min(0).sum(0), -share.clamp_max(0).sum(0)
-
-
 def _per_class(bins: Bins, gap: Tensor, norm: Norm) -> Tensor:
     of_kind("norm", norm, Norm)
     error = bins.by_class(bins.count * gap)
