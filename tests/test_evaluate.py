@@ -365,6 +365,8 @@ def test_wrong_calls() -> None:
     for seed in (-1, 1.5, 1 << 64):
         with pytest.raises(InputError, match="seed must be"):
             evaluate([[0.6, 0.4]], [0], seed=seed)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="level must be a number above 0 and below 1"):
+        evaluate([[0.6, 0.4]], [0], level=95, bootstrap=0)  # before anything is measured
 
 
 def test_progress_is_told() -> None:

@@ -39,7 +39,7 @@ from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
-from temperance.settings import ResamplesOrNone, of_kind
+from temperance.settings import OpenFraction, ResamplesOrNone, of_kind
 from temperance.threads import one_thread
 
 # The verdict on samples that have weights.
@@ -284,6 +284,7 @@ def evaluate(
     if gap is not None:
         data.need_one_label()
     of_kind("bootstrap", bootstrap, ResamplesOrNone)
+    of_kind("level", level, OpenFraction)
     found = statistics_of(
         data,
         metrics,
