@@ -225,6 +225,12 @@ def test_tables_in_memory(table: Any) -> None:
     assert temperance.evaluate(table, bootstrap=0).row("nll") is not None
 
 
+def test_rows_of_a_table_without_a_label_are_left_out() -> None:
+    labels = np.where(LABELS == 2, 255, LABELS)
+    found = as_predictions({"logits": LOGITS, "label": labels}, ignore_index=255)
+    assert found.fingerprint == whole().select(LABELS != 2).fingerprint
+
+
 def test_a_frame_with_labels_beside_it_is_an_array() -> None:
     found = as_predictions(pandas.DataFrame(LOGITS), LABELS, from_logits=True)
     assert found.fingerprint == whole().fingerprint

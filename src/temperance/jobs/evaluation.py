@@ -303,12 +303,12 @@ def evaluate(
                 gatherer.add(batch)
             return gatherer.results()
 
-    measured = evaluation(
+    evaluated = evaluation(
         found, data.source, bootstrap=bootstrap, level=level, seed=seed, measure=measure, progress=progress
     )
     if gap is None:
-        return measured
-    return replace(measured, notes=(*measured.notes, _gap_note(data, calibrator, gap, level, seed)))
+        return evaluated
+    return replace(evaluated, notes=(*evaluated.notes, _gap_note(data, calibrator, gap, level, seed)))
 
 
 def evaluation(
@@ -339,11 +339,11 @@ def evaluation(
         gap = None
         if len(requests) > len(measuring.metrics):
             (by, with_bins), gap_parts = requests[-1], group.parts[-1]
-            gap = measured(by, gap_parts, with_bins, bootstrap=resamples, level=level, seed=seed)
+            gap = with_interval(by, gap_parts, with_bins, bootstrap=resamples, level=level, seed=seed)
         for (metric, options), parts in zip(requests[: len(measuring.metrics)], group.parts, strict=False):
             progress(steps // 2 + len(rows), steps, metric.title)
             start = time.perf_counter()
-            value, low, high = measured(metric, parts, options, bootstrap=resamples, level=level, seed=seed)
+            value, low, high = with_interval(metric, parts, options, bootstrap=resamples, level=level, seed=seed)
             if gap is not None and not_below_gap(metric) and not math.isnan(low + gap[1]):
                 low, high = min(max(low, gap[1], -gap[2]), value), max(high, gap[2], -gap[1])
             row = Row(
@@ -403,7 +403,7 @@ def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, lev
     return gap_sentence(calibration_gap(measured, method=method, level=level, seed=seed))
 
 
-def measured(
+def with_interval(
     metric: Metric, parts: Parts, options: dict[str, Any], *, bootstrap: int, level: float, seed: int
 ) -> tuple[float, float, float]:
     """The value and its interval, NaN if there is none; neither depends on which other metrics are measured."""
