@@ -274,7 +274,7 @@ def test_what_is_calibrated_is_marked_and_not_calibrated_again(saved: Path, tmp_
     assert not twice.exists()
     applied(saved, once, twice, "--again")
     assert read_predictions(twice).calibrated_by == "temperature, temperature"
-    calls: list[list[Any]] = [["evaluate", once], ["ood", once, once]]
+    calls: list[list[Any]] = [["evaluate", once], ["abstain", once], ["ood", once, once]]
     for arguments in calls:
         said = run(*arguments, "--calibrator", saved)
         assert said.code == 2 and "by temperature; leave out --calibrator" in said.err

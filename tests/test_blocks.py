@@ -3,6 +3,7 @@
 import math
 import pickle
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import torch
 
 from commands import run
 from conftest import random_predictions
-from temperance import Predictions, combine, evaluate, statistics
+from temperance import Predictions, abstain, apply, combine, compare, evaluate, statistics
 from temperance.calibrators import Temperature
-from temperance.errors import InputError
+from temperance.errors import InputError, TemperanceWarning
 from temperance.jobs.evaluation import Evaluation
+from temperance.jobs.ood import compare_ood
 from temperance.jobs.statistics import Statistics
 from temperance.metrics import METRICS
 from temperance.predictions import write_predictions
@@ -195,6 +197,23 @@ def test_workers_do_not_fit_for_a_gap(tmp_path: Path) -> None:
     write_predictions(tmp_path / "p.npz", Predictions.of(LOGITS, LABELS, from_logits=True))
     said = run("evaluate", tmp_path / "p.npz", "--ray", "--gap", "temperature")
     assert said.code == 2 and "leave out --gap or --ray" in said.err
+
+
+def test_no_job_calibrates_what_is_calibrated() -> None:
+    fitted = Temperature().fit(LOGITS, LABELS)
+    once = apply(fitted, Predictions.of(LOGITS, LABELS, from_logits=True))
+    jobs: list[Callable[[], object]] = [
+        lambda: statistics(once, ["nll"], calibrator=fitted),
+        lambda: evaluate(once, calibrator=fitted),
+        lambda: abstain(once, calibrator=fitted),
+        lambda: compare_ood(once, once, calibrator=fitted),
+    ]
+    for job in jobs:
+        with pytest.raises(InputError, match="calibrated already, by temperature; leave out the calibrator"):
+            job()
+    with pytest.warns(TemperanceWarning, match="corrects them a second time"):
+        found = compare(once, methods=["temperature"], bootstrap=20)
+    assert found._evaluated(found.ranked[0]).row("nll").value == found.ranked[0].measured["nll"].value
 
 
 def test_wrong_calls() -> None:

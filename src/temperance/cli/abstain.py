@@ -39,12 +39,9 @@ def run(args: argparse.Namespace) -> None:
 
     from temperance.calibrators import load_calibrator
     from temperance.jobs.abstention import RISKS, abstain
-    from temperance.jobs.application import refuse_calibrated
     from temperance.predictions import read_predictions
 
     data = read_predictions(args.predictions, split=args.split, **reading_options(args))
-    if args.calibrator:
-        refuse_calibrated(data, "leave out --calibrator")
     calibrator = load_calibrator(args.calibrator) if args.calibrator else None
     risks = RISKS if args.risk is None else _numbers(args.risk)
     by_group = is_by_group(args)

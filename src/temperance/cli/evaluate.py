@@ -83,10 +83,6 @@ def measure_each(paths: Sequence[Path], args: argparse.Namespace, how: Mapping[s
 
 def measure(predictions: Predictions, args: argparse.Namespace) -> None:
     """Evaluate as the options say, print, write the files."""
-    from temperance.jobs.application import refuse_calibrated
-
-    if args.calibrator:
-        refuse_calibrated(predictions, "leave out --calibrator")
     options = measuring_options(args)
     with progress_bar() as tell:
         if vars(args).get("ray") is not None:

@@ -44,14 +44,11 @@ def run(args: argparse.Namespace) -> None:
     check_outputs(args)
 
     from temperance.calibrators import load_calibrator
-    from temperance.jobs.application import refuse_calibrated
     from temperance.jobs.ood import compare_ood
     from temperance.predictions import read_predictions
 
     how = reading_options(args)
     inside, *outside = (read_predictions(path, labels="ignored", **how) for path in (args.inside, *args.outside))
-    for data in (inside, *outside) if args.calibrator else ():
-        refuse_calibrated(data, "leave out --calibrator")
     with progress_bar() as tell:
         found = compare_ood(
             inside,

@@ -14,7 +14,7 @@ from torch import Tensor
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
-from temperance.jobs.measuring import batches_by_group
+from temperance.jobs.measuring import batches_by_group, refuse_calibrated
 from temperance.jobs.notes import group_name
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.statistics import OF_PIXELS
@@ -216,6 +216,8 @@ def abstain(
     data.need_one_label()
     if data.has_weights:
         raise InputError(f"{data.subject} have weights, and the promise is for samples that count equally; remove them")
+    if calibrator is not None:
+        refuse_calibrated(data)
     counted = _counted(data, calibrator, by_group=by_group)
     allowed = (1 - level) / len(counted)
     made_by = calibrator.name if calibrator else data.calibrated_by

@@ -17,7 +17,7 @@ from temperance.calibrators.priors import SAME, UNIFORM, as_prior
 from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
 from temperance.jobs.labels import LabelCounts, need_both_classes
-from temperance.jobs.measuring import check_classes, checked_batches, group_sizes
+from temperance.jobs.measuring import check_classes, checked_batches, group_sizes, refuse_calibrated
 from temperance.jobs.notes import group_name
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
@@ -198,15 +198,6 @@ def read_prior(given: str, k: int, words: Sequence[str] = (UNIFORM, SAME)) -> st
             raise FileError(f"{given} must have a number for each of the {k} classes; it has {numbers}")
         as_prior(found, torch.ones(k))  # in this block, so that errors name the file
         return found
-
-
-def refuse_calibrated(data: Predictions, remedy: str) -> None:
-    """Refuse predictions that are already calibrated."""
-    if data.calibrated_by is not None:
-        raise InputError(
-            f"{data.subject} are calibrated already, by {data.calibrated_by}; {remedy}",
-            flags={"pass again=True": "add --again"},
-        )
 
 
 def warn_calibrated(data: Predictions) -> None:

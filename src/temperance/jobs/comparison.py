@@ -114,7 +114,9 @@ class Comparison(Results):
     def _evaluated(self, outcome: Outcome) -> Evaluation:
         options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
         calibrator = None if outcome is self.baseline else outcome.fitted
-        found = evaluate(self.test, calibrator=calibrator, seed=self.provenance.seed, **options)
+        # To calibrate what is calibrated already was the caller's wish, and `compare` has warned.
+        test = self.test if calibrator is None else replace(self.test, calibrated_by=None)
+        found = evaluate(test, calibrator=calibrator, seed=self.provenance.seed, **options)
         # Numbers of the ranking are the same here, with their intervals.
         ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
         rows = (

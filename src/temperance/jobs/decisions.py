@@ -17,9 +17,10 @@ from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import InputError, TemperanceWarning, plural
 from temperance.jobs import spending
-from temperance.jobs.application import apply, fit, refuse_calibrated
+from temperance.jobs.application import apply, fit
 from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
+from temperance.jobs.measuring import refuse_calibrated
 from temperance.jobs.outcomes import LEVEL, SIGNIFICANT
 from temperance.jobs.policies import DecisionCurve, Policy, Saving, decision_curve, measured, saved
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
@@ -273,7 +274,7 @@ def decide(
     notes = [OF_PIXELS] if data.of_pixels else []
     with listening(progress):
         if calibrator is not None:
-            refuse_calibrated(data, "leave out the calibrator")
+            refuse_calibrated(data)
             name = calibrator.name
             after = Calibrated(apply(calibrator, data).scores, name, f"calibrated by {name}, as it was fitted before")
         elif data.calibrated_by is not None:

@@ -60,6 +60,8 @@ def statistics_of(
     """What an evaluation needs to know about these rows; with `of_block` they are one block of several."""
     of_kind("n_bins", n_bins, NBins)
     of_kind("seed", seed, Seed)
+    if calibrator is not None:
+        refuse_calibrated(data)
     wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)
     if data.multilabel and of_block:
         raise InputError("samples with several labels are measured as one set, not in blocks; use evaluate")
@@ -209,6 +211,15 @@ def _of_labels(metrics: Sequence[Metric], *, named: bool) -> list[Metric]:
         why = "tests independent samples" if other.is_test else "is about predictions that are right or wrong"
         raise InputError(f"{other.name} {why}, and these are the labels of samples; leave it out")
     return found
+
+
+def refuse_calibrated(data: Predictions, remedy: str = "leave out the calibrator") -> None:
+    """Refuse predictions that are already calibrated."""
+    if data.calibrated_by is not None:
+        raise InputError(
+            f"{data.subject} are calibrated already, by {data.calibrated_by}; {remedy}",
+            flags={"pass again=True": "add --again", "the calibrator": "--calibrator"},
+        )
 
 
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
-from temperance.jobs.measuring import check_classes
+from temperance.jobs.measuring import check_classes, refuse_calibrated
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown
 from temperance.jobs.several import set_names
 from temperance.metrics.batch import batches
@@ -311,6 +311,7 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
     found: dict[str, list[Tensor]] = {entry.name: [] for entry in entries}
     first_row = 0
     if calibrator is not None:
+        refuse_calibrated(data)
         check_classes(calibrator, data)
     with data.located():
         if data.has_weights:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from temperance.errors import InputError, SeveralErrors, TemperanceError, plural
 from temperance.files import PathLike, check_folder
-from temperance.jobs.application import refuse_calibrated
 from temperance.jobs.comparison import chosen_methods, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.kept import Finding, Kept, reduced
@@ -256,10 +255,7 @@ def evaluate_each(
     how = {name: options.pop(name) for name in READING if name in options}
 
     def measure(_: str, given: Set) -> Evaluation:
-        data = given if isinstance(given, Predictions) else read_predictions(given, split, **how)
-        if options.get("calibrator") is not None:
-            refuse_calibrated(data, "leave it out")
-        return evaluate(data, **options)
+        return evaluate(given if isinstance(given, Predictions) else read_predictions(given, split, **how), **options)
 
     found, failures = _each(sets, measure, progress)
     rows, provenance = _together(found.values())
