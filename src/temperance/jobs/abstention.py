@@ -14,6 +14,7 @@ from torch import Tensor
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
+from temperance.jobs.application import fitted_on_these
 from temperance.jobs.measuring import batches_by_group, refuse_calibrated
 from temperance.jobs.notes import group_name
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
@@ -219,6 +220,8 @@ def abstain(
     if calibrator is not None:
         refuse_calibrated(data)
     counted = _counted(data, calibrator, by_group=by_group)
+    if known := fitted_on_these(calibrator, data):
+        raise InputError(f"{known}, and the promise is for samples that are new to it; give others")
     allowed = (1 - level) / len(counted)
     made_by = calibrator.name if calibrator else data.calibrated_by
     settings = {"risk": risks, "level": level, "by_group": by_group, "n": data.n, "k": data.k}

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from temperance.jobs.notes import group_name
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.checks import Positive, Text, excerpt
+from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import as_predictions
 
 # Files of more values than this are fitted in several passes.
@@ -29,6 +31,8 @@ LARGE = 1 << 24
 
 # As many batches show whether labels belong to predictions.
 FIRST_BATCHES = 4
+
+DIGITS = 16  # of a fingerprint, which tell any two sets apart
 
 ADAPT = "adapt"
 FLAG = {"prior": "--prior"}
@@ -59,7 +63,36 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
         calibrator.info["caution"] = unrelated
         warnings.warn(unrelated, TemperanceWarning, stacklevel=2)
     calibrator.class_names = data.classes
+    keep_samples(calibrator, [data])
     return calibrator
+
+
+def keep_samples(calibrator: Calibrator, parts: Sequence[Predictions]) -> None:
+    """Keep in a calibrator what it was fitted on: in words, and the number of samples of each set, by fingerprint."""
+    calibrator.info["fitted_on"] = _described(parts)
+    samples: Counter[str] = Counter()
+    for part in parts:
+        for fingerprint in filter(None, (part.fingerprint, part.half_of)):
+            samples[fingerprint[:DIGITS]] += part.n_counted
+    calibrator.info["samples"] = dict(samples)
+
+
+def fitted_on_these(calibrator: Calibrator | None, data: Predictions) -> str:
+    """A clause about a calibrator that was fitted on these samples, or on some of them; empty if none is known."""
+    n = calibrator.info.get("samples", {}).get(data.fingerprint[:DIGITS]) if calibrator else None
+    if not n:
+        return ""
+    these = "these" if n == data.n_counted else f"{n:,} of these {data.n_counted:,}"
+    return f"the calibrator was fitted on {these} {data.row_name}s"
+
+
+def _described(parts: Sequence[Predictions]) -> str:
+    """The number of samples, and where they come from: 5,000 samples (a random half of predictions.npz)."""
+    names = dict.fromkeys("the arrays" if part.source == ARRAYS else Path(part.source).name for part in parts)
+    where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
+    if len(parts) == 1 and parts[0].split:
+        where = f"{parts[0].split} of {where}"
+    return f"{plural(sum(part.n_counted for part in parts), parts[0].row_name)} ({where})"
 
 
 def _groups(calibrator: Calibrator, data: Predictions) -> Text | None:
@@ -92,7 +125,7 @@ class LogitBlocks:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         first = 0
-        for chunk in self._data.chunks():
+        for chunk in self._data.hashed(self._data.chunks()):
             yield checked_logits(chunk.scores, from_logits=self._data.from_logits, first_row=first), chunk.labels
             first += len(chunk.labels)
 

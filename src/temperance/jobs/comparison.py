@@ -14,7 +14,7 @@ from temperance.calibrators import CALIBRATORS
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.jobs import advice, comparison_notes
-from temperance.jobs.application import warn_calibrated
+from temperance.jobs.application import keep_samples, warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.labels import need_both_classes
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
@@ -23,7 +23,6 @@ from temperance.jobs.sides import counted, fit_and_test
 from temperance.metrics.stats import NBins
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
-from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
@@ -139,7 +138,7 @@ class Comparison(Results):
             both = Chunk.join([Chunk(part.logits(), part.labels, part.groups, part.weights) for part in parts])
             groups = both.groups if found.takes_groups else None
             found.fit(both.scores, both.labels, groups=groups, weights=both.weights)
-        found.info["fitted_on"] = _described(parts)
+        keep_samples(found, parts)
         found.class_names = self.fit.classes
         return found
 
@@ -320,15 +319,6 @@ def chosen_methods(methods: Sequence[str], *, by_group: bool = False) -> list[Me
     usual = [Method(each.name, {}) for each in CALIBRATORS if by_group or not each.takes_groups]
     named = [Method.parse(text) for text in as_names(methods)] or usual
     return list({method.label: method for method in named if method.name != BASELINE}.values())
-
-
-def _described(parts: Sequence[Predictions]) -> str:
-    """The number of samples, and where they come from: 5,000 samples (a random half of predictions.npz)."""
-    names = dict.fromkeys("the arrays" if part.source == ARRAYS else Path(part.source).name for part in parts)
-    where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
-    if len(parts) == 1 and parts[0].split:
-        where = f"{parts[0].split} of {where}"
-    return f"{plural(sum(part.n_counted for part in parts), parts[0].row_name)} ({where})"
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:

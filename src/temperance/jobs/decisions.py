@@ -17,7 +17,7 @@ from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import InputError, TemperanceWarning, plural
 from temperance.jobs import spending
-from temperance.jobs.application import apply, fit
+from temperance.jobs.application import apply, fit, fitted_on_these
 from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
 from temperance.jobs.measuring import refuse_calibrated
@@ -275,6 +275,12 @@ def decide(
     with listening(progress):
         if calibrator is not None:
             refuse_calibrated(data)
+            if known := fitted_on_these(calibrator, data):
+                raise InputError(
+                    f"{known}, so what it saves here says little; give others, or leave out the calibrator, and each "
+                    f"{data.row_name} is calibrated by a fit on others",
+                    flags={"the calibrator, and": "--calibrator, and"},
+                )
             name = calibrator.name
             after = Calibrated(apply(calibrator, data).scores, name, f"calibrated by {name}, as it was fitted before")
         elif data.calibrated_by is not None:

@@ -19,6 +19,7 @@ import torch
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import plural
+from temperance.jobs.application import fitted_on_these
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.label_verdict import verdict_of_labels
 from temperance.jobs.macro import MEAN_OF_LABELS, SUMMARIES, TITLES, mean_over_labels
@@ -26,6 +27,7 @@ from temperance.jobs.measuring import checked_batches, statistics_of
 from temperance.jobs.notes import group_name, notes
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown, shown_range
 from temperance.jobs.sides import counted
+from temperance.jobs.spending import capital
 from temperance.jobs.statistics import Measuring, Statistics, not_below_gap
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
@@ -306,9 +308,12 @@ def evaluate(
     evaluated = evaluation(
         found, data.source, bootstrap=bootstrap, level=level, seed=seed, measure=measure, progress=progress
     )
-    if gap is None:
-        return evaluated
-    return replace(evaluated, notes=(*evaluated.notes, _gap_note(data, calibrator, gap, level, seed)))
+    more = []
+    if known := fitted_on_these(calibrator, data):
+        more.append(f"{capital(known)}, and looks better on them than on new ones. Measure it on others.")
+    if gap is not None:
+        more.append(_gap_note(data, calibrator, gap, level, seed))
+    return replace(evaluated, notes=(*evaluated.notes, *more))
 
 
 def evaluation(

@@ -92,6 +92,7 @@ class Predictions:
     other_split: str | None = field(default=None, repr=False)  # the other set of a file with both
     answers: bool = field(default=False, repr=False)  # probabilities that an answer is wrong and that it is right
     multilabel: bool = field(default=False, repr=False)  # rows are the labels of samples: one applies, or does not
+    half_of: str | None = field(default=None, repr=False)  # the fingerprint of the set that these are a random half of
 
     @classmethod
     def of(
@@ -420,10 +421,10 @@ class Predictions:
         first, second = order[: len(order) // 2], order[len(order) // 2 :]
         if images is not None:
             first, second = (np.flatnonzero(np.isin(images, half)) for half in (first, second))
-        return (
-            self._part(self.whole.take(first), "a random half", first),
-            self._part(self.whole.take(second), "the other half", second),
-        )
+        named = {"a random half": first, "the other half": second}
+        parts = (self._part(self.whole.take(rows), name, rows) for name, rows in named.items())
+        one, other = (dataclasses.replace(part, half_of=self.fingerprint) for part in parts)
+        return one, other
 
     @cached_property
     def fingerprint(self) -> str:
