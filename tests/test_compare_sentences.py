@@ -161,8 +161,8 @@ def test_methods_that_change_nothing() -> None:
 
 
 def test_an_imbalanced_fit_part_is_noted_with_the_command_to_use() -> None:
-    data, test = predictions(3000, 3.0), predictions(1000, 3.0, seed=1)
-    tail = data.select(torch.nonzero((data.labels > 0) | (torch.arange(3000) % 20 == 0)).squeeze(1))
+    data, rest = predictions(3000, 3.0), predictions(1000, 3.0, seed=1)
+    tail, test = map(with_a_rare_class, (data, rest))
     counts = torch.bincount(tail.labels).tolist()
     most = max(range(4), key=lambda j: counts[j])
     found = compare(tail, test, methods=["temperature"], bootstrap=100)
@@ -175,7 +175,33 @@ def test_an_imbalanced_fit_part_is_noted_with_the_command_to_use() -> None:
         named, dataclasses.replace(test, class_names=named.class_names), methods=["temperature"], bootstrap=100
     ).notes
     assert f"{counts[0]:,} of cat)" in note
-    assert compare(data, test, methods=["temperature"], bootstrap=100).notes == ()
+    assert compare(data, rest, methods=["temperature"], bootstrap=100).notes == ()
+
+
+def with_a_rare_class(data: Predictions) -> Predictions:
+    """All samples but most of class 0."""
+    return data.select((data.labels > 0) | (torch.arange(data.n) % 20 == 0))
+
+
+def test_parts_with_other_class_frequencies_are_noted_with_the_command_to_use() -> None:
+    """Not if chance explains them, nor small differences, however many the samples."""
+
+    def note(fit: Predictions, test: Predictions, method: str = "temperature") -> str:
+        return " ".join(compare(fit, test, methods=[method], bootstrap=100).notes)
+
+    data, test = predictions(3000, 3.0), predictions(1000, 3.0, seed=1)
+    tail, few = with_a_rare_class(data), test.select(torch.arange(40))
+    fit, share = (float((part.labels == 0).double().mean()) for part in (tail, test))
+    said = f"parts: class 0 is {100 * fit:.1f} % of the fit part and {100 * share:.1f} % of the test part. If those"
+    assert said in note(tail, test) and note(tail, test).endswith("temperance fit auto FIT -o CAL --prior uniform.")
+    assert "imbalanced" not in note(tail, test) and note(tail, test, "temperature:prior=uniform") == ""
+    assert "others differ" not in note(tail, test)
+    two = note(data, test.select(test.labels < 2))
+    assert "and 3 others differ, too. If" in two and two.endswith("--prior FILE.")
+    assert "frequencies" not in note(tail, few).partition("imbalanced")[0]  # by chance alone
+    fewer = data.select((data.labels > 0) | (torch.arange(data.n) % 4 > 0))  # three quarters of class 0
+    fewer, many = (part.select(torch.arange(part.n).repeat(10)) for part in (fewer, data))
+    assert note(fewer, many) == ""
 
 
 def test_all_failing() -> None:

@@ -8,15 +8,20 @@ import torch
 
 from temperance.calibrators import priors
 from temperance.jobs.floor import Floored
-from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_label_outcome, one_outcome
+from temperance.jobs.labels import CERTAIN, ENOUGH_LABELS, LabelCounts, one_class, one_label_outcome, one_outcome
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.statistics import OF_PIXELS
 from temperance.jobs.verdict import as_class
 from temperance.metrics.significance import ENOUGH, not_enough
 from temperance.metrics.tally import Tally, tallied
+from temperance.showing import percents
 
 if TYPE_CHECKING:
     from temperance.jobs.comparison import Comparison
+
+# A class is noted as more or less common in one part if its share there is this many times that in the other, by more
+# than chance. Each part has at least this many samples of it by their mean share.
+TIMES, EXPECTED = 1.5, 5
 
 
 def notes(found: Comparison) -> tuple[str, ...]:
@@ -36,7 +41,8 @@ def notes(found: Comparison) -> tuple[str, ...]:
     told = not found.test.has_weights and not found.test.multilabel
     about_labels = _one_class(found) or (labels.unrelated(tallies[1]) if told else "")
     at_bound = "" if about_labels else _at_bound(found)
-    return tuple(filter(None, (zeros, about_labels, at_bound, _untold(found), _imbalance(found), pixels, _slow(found))))
+    frequencies = "" if about_labels else _other_frequencies(found) or _imbalance(found)
+    return tuple(filter(None, (zeros, about_labels, at_bound, _untold(found), frequencies, pixels, _slow(found))))
 
 
 def _one_class(found: Comparison) -> str:
@@ -83,15 +89,51 @@ def _untold(found: Comparison) -> str:
     return f"There are no intervals, and methods cannot be told apart: both need {missing}."
 
 
+def _other_frequencies(found: Comparison) -> str:
+    """A sentence about classes that are more or less common in the test part, and what to do.
+
+    It names `auto`, not the recommended method: without a prior, a method that learns frequencies ranks too low here.
+    """
+    if _has_prior(found) or found.test.one_score or found.test.has_weights or found.test.of_pixels:
+        return ""
+    counts = torch.stack([torch.bincount(part.labels, minlength=part.k) for part in (found.fit, found.test)]).double()
+    n = counts.sum(1, keepdim=True)
+    shares, together = counts / n, counts.sum(0) / n.sum()
+    change = (shares[0] - shares[1]).abs()
+    deviation = (together * (1 - together) * (1 / n).sum()).sqrt()
+    differ = (change > CERTAIN * deviation) & (shares.amax(0) >= TIMES * shares.amin(0))
+    differ &= (together * n >= EXPECTED).all(0)
+    if not differ.any():
+        return ""
+    most = int((change * differ).argmax())
+    fit, test = percents(shares[:, most].tolist())
+    n_others = int(differ.sum()) - 1
+    others = f", and {n_others:,} other{'s differ' if n_others > 1 else ' differs'}, too" if n_others else ""
+    prior = priors.UNIFORM if float(shares[1].max()) < TIMES * float(shares[1].min()) else "FILE"
+    return (
+        f"Class frequencies differ between the parts: {_names(found)[most]} is {fit} of the fit part and {test} of the "
+        f"test part{others}. If those of the test part are the ones in use, give them as a prior, for example "
+        f"temperance fit auto FIT -o CAL --prior {prior}."
+    )
+
+
 def _imbalance(found: Comparison) -> str:
     """A sentence about an imbalanced fit part and what to do, unless the recommended method has a prior."""
-    names = found.fit.class_names and [as_class(name) for name in found.fit.class_names]
-    imbalance = priors.imbalance_of(torch.bincount(found.fit.labels, found.fit.weights), names)
-    method = found.recommended.method
-    if not imbalance or "prior" in method.settings or found.test.one_score:
+    imbalance = priors.imbalance_of(torch.bincount(found.fit.labels, found.fit.weights), _names(found))
+    if not imbalance or _has_prior(found) or found.test.one_score:
         return ""
-    name = "auto" if found.recommended is found.baseline else method.label
+    name = "auto" if found.recommended is found.baseline else found.recommended.method.label
     return (
         f"The fit part is imbalanced ({imbalance}): if class frequencies in use differ, give them as a prior, "
-        f"for example temperance fit {name} FIT -o CAL --prior uniform."
+        f"for example temperance fit {name} FIT -o CAL --prior {priors.UNIFORM}."
     )
+
+
+def _names(found: Comparison) -> list[str]:
+    """The classes as a sentence names them."""
+    return [as_class(name) for name in found.fit.class_names or map(str, range(found.fit.k))]
+
+
+def _has_prior(found: Comparison) -> bool:
+    """Does the recommended method have a prior?"""
+    return "prior" in found.recommended.method.settings
