@@ -110,6 +110,10 @@ def test_logits_and_probs_together(tmp_path: Path, save: Save) -> None:
             "labels must be class numbers, which are integers; row 0 (counting",
         ),
         ({"labels": LABELS[:3]}, "labels must have shape (4,) to fit predictions (4, 3); got (3,)"),
+        (
+            {"logits": LOGITS.T},
+            "got shape (3, 4), and labels (4,) say that rows and columns are swapped: pass logits.T",
+        ),
         ({"labels": 0.9 * np.eye(3)[LABELS]}, "row 0 (counting from 0) has shares of several (0.9, 0, 0, …)"),
         ({"labels": np.ones((4, 3))}, "row 0 (counting from 0) has 3 ones"),
         ({"group": LABELS, "groups": LABELS}, "there is both groups and group; keep one"),

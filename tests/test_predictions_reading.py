@@ -118,6 +118,17 @@ def test_text_labels_of_one_column_stay_when_it_is_calibrated(tmp_path: Path, su
     assert found.class_names == ("not spam", "spam") and found.labels.tolist() == TRUTH.tolist()
 
 
+@pytest.mark.parametrize("label", ["Spam", "spam "])
+def test_a_positive_label_in_another_spelling_is_refused(tmp_path: Path, label: str) -> None:
+    """It would make every sample negative, without a word."""
+    path = save(tmp_path / "in.npz", logits=SCORES, label=np.where(TRUTH == 1, label, "ham").tolist())
+    said = run("evaluate", path, "--positive", "spam", "--bootstrap", "0")
+    assert (
+        said.code == 2 and f"class names not spam, spam; row {TRUTH.argmax()} " in said.err and repr(label) in said.err
+    )
+    assert run("evaluate", path, "--positive", label, "--bootstrap", "0").code == 0
+
+
 def test_a_column_may_be_named_after_its_class(tmp_path: Path) -> None:
     for name in ("probs_1", "probs_spam", "probs"):
         path = save(tmp_path / "in.csv", **{name: [0.25, 0.75], "label": [0, 1], "id": ["a", "b"]})

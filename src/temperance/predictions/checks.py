@@ -305,7 +305,7 @@ def _check_labels(
     wanted: Wanted,
 ) -> None:
     """Check labels against scores of the shape `given`, which stand for predictions of `shape`, (n, k, *space)."""
-    n, _, *space = shape
+    n, k, *space = shape
     if wanted.multilabel and (labels.shape != given or labels.kind not in "biuf"):
         raise InputError(
             f"labels must be 0 and 1 for each label of each sample, in the shape {given} of {name}; got {labels.dtype} "
@@ -318,6 +318,13 @@ def _check_labels(
             raise InputError(
                 f"{name} must have shape (n, k, *space), with the classes in the second axis; got {given}, and labels "
                 f"{labels.shape} say that the classes are last: {remedy}",
+                flags={remedy: remedy.replace("pass", "store")},
+            )
+        if not space and labels.shape == (k,) and k > n:
+            remedy = f"pass {name}.T"
+            raise InputError(
+                f"{name} must have a row for each sample and a column for each class; got shape {shape}, and labels "
+                f"{labels.shape} say that rows and columns are swapped: {remedy}",
                 flags={remedy: remedy.replace("pass", "store")},
             )
         each = ", a label for each pixel," if space else ""

@@ -71,11 +71,13 @@ def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row:
 def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
     """A function that gives the index of a label among the class names, or NO_LABEL.
 
-    Where the classes are `not spam` and `spam`, every label but spam belongs to the first.
+    Where the classes are `not spam` and `spam`, every label but spam belongs to the first; not Spam, which means spam.
     """
     known = {name: i for i, name in enumerate(class_names)}
-    is_rest = len(class_names) == 2 and class_names[0] == f"not {class_names[1]}"
-    return lambda label: known.get(label, 0 if is_rest and label else NO_LABEL)
+    if len(class_names) != 2 or class_names[0] != f"not {class_names[1]}":
+        return lambda label: known.get(label, NO_LABEL)
+    unclear = {"", class_names[1].strip().casefold()}
+    return lambda label: known.get(label, NO_LABEL if label.strip().casefold() in unclear else 0)
 
 
 def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> InputError:
