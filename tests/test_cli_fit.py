@@ -62,6 +62,18 @@ def test_a_fit_says_what_is_missing(tmp_path: Path) -> None:
     assert said.out.endswith("  It stopped before it settled: more steps could still change it.\n")
 
 
+def test_methods_that_auto_cannot_fit_for_the_same_reason_are_named_together(tmp_path: Path) -> None:
+    logits, _ = random_predictions(5, K)
+    write_predictions(tmp_path / "in.npz", Predictions.of(logits, [1, 2, 1, 1, 1], from_logits=True))
+    said = run("fit", "auto", tmp_path / "in.npz", "-o", tmp_path / "cal.safetensors")
+    left_out = load_calibrator(tmp_path / "cal.safetensors").info["left_out"]
+    (line,) = (line for line in said.out.splitlines() if "not fitted" in line)
+    first = next(iter(left_out))
+    assert (
+        len(left_out) > 2 and line == f"  not fitted: {first} and {len(left_out) - 1} others, because {left_out[first]}"
+    )
+
+
 @pytest.mark.parametrize("from_logits", [True, False])
 @pytest.mark.parametrize("method", ["temperature", "isotonic", "vector"])
 def test_a_large_file_is_fitted_in_several_passes(

@@ -26,7 +26,6 @@ WORDS = {
     "intercept": "penalty on shifts (intercept)",
     "weights": "weights",
     "held_out_nll": "NLL on samples left out of the fit",
-    "left_out": "methods that could not be fitted",
 }
 
 
@@ -70,6 +69,7 @@ def run(args: argparse.Namespace) -> None:
     check_calibrator_name(args.output)
 
     from temperance.calibrators import CALIBRATORS
+    from temperance.jobs.advice import by_reason
     from temperance.jobs.application import fit, read_prior
     from temperance.jobs.outcomes import Method
     from temperance.jobs.sides import counted, read_for_fitting
@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> None:
     for name, words in WORDS.items():
         if known.get(name, {}) != {}:
             print(f"  {words}: {short(known[name])}")
+    for names, why in by_reason(known.get("left_out", {})):
+        print(f"  not fitted: {names}, because {why}")
     print(f"  numbers learnt: {found.n_parameters:,}")
     absent = [found.class_names[j] if found.class_names else str(j) for j in known.get("absent_classes", ())]
     if absent:

@@ -259,6 +259,14 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
     return ", ".join(said)
 
 
+def by_reason(failures: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Methods that could not be fitted, and why; those with the same reason are one entry."""
+    alike: dict[str, list[str]] = {}
+    for label, why in failures.items():
+        alike.setdefault(why.removeprefix(label.partition(":")[0]), []).append(label)
+    return [(named(labels), failures[labels[0]]) for labels in alike.values()]
+
+
 def named(labels: Sequence[str]) -> str:
     """The first of several methods and the number of others; two are both named."""
     others = f"{len(labels) - 1} others" if len(labels) > 2 else "".join(labels[1:])

@@ -159,11 +159,7 @@ class Comparison(Results):
     @property
     def failures(self) -> list[tuple[str, str]]:
         """Methods that could not be fitted, and why; those with the same reason are one entry."""
-        alike: dict[str, list[Outcome]] = {}
-        for outcome in self.outcomes:
-            if outcome.failure:
-                alike.setdefault(outcome.failure.removeprefix(outcome.method.name), []).append(outcome)
-        return [(advice.named([each.label for each in several]), several[0].failure) for several in alike.values()]
+        return advice.by_reason({each.label: each.failure for each in self.outcomes if each.failure})
 
     def to_json(self, **extra: Any) -> str:
         failures = {outcome.label: outcome.failure for outcome in self.outcomes if outcome.failure}
