@@ -41,6 +41,9 @@ def test_measuring_on_the_samples_of_the_fit_is_noted_and_promises_on_them_are_r
     said = "The calibrator was fitted on these samples, and looks better on them than on new ones."
     assert said in " ".join(run("evaluate", fitted, "--calibrator", cal, "--bootstrap", "0").out.split())
     assert MET not in " ".join(run("evaluate", new, "--calibrator", cal, "--bootstrap", "0").out.split())
+    out = tmp_path / f"out{suffix}"
+    assert run("apply", cal, fitted, "-o", out).out.endswith("on these samples, so do not measure it on them\n")
+    assert run("apply", cal, new, "-o", out).out.endswith(f"probabilities in {out}\n")
     found = run("abstain", fitted, "--calibrator", cal)
     assert found.code == 2
     assert "fitted on these samples, and the promise is for samples that are new to it; give others" in found.err

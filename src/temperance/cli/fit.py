@@ -130,7 +130,7 @@ def run_apply(args: argparse.Namespace) -> None:
     check_outputs(args)
 
     from temperance.calibrators.priors import SAME, UNIFORM
-    from temperance.jobs.application import ADAPT, apply, read_prior, with_prior
+    from temperance.jobs.application import ADAPT, LARGE, apply, fitted_on_these, read_prior, with_prior
     from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
@@ -153,3 +153,6 @@ def run_apply(args: argparse.Namespace) -> None:
         print(f"the {other} set is left out; to calibrate it, too, add --split {other}, with another -o")
     if "adapted" in calibrator.info:
         print(calibrator.info["adapted"])
+    small = data.has_labels and data.n * data.k <= LARGE  # others would be read once more
+    if small and (known := fitted_on_these(calibrator, data)):
+        print(f"{known}, so do not measure it on them")
