@@ -268,6 +268,8 @@ def test_halves_are_of_samples() -> None:
 
 WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     ([[0.2, 0.4]], [[0, 2]], {}, r"labels must be 1 where a label applies and 0 where it does not; row 1 has 2"),
+    ([[0.2, 0.4]], [[0, np.nan]], {}, "row 1 has nan. If that .* write -1 in its place and pass ignore_index=-1"),
+    ([[0.2, 0.4]], [[0, np.nan]], {"ignore_index": -9}, "row 1 has nan. .* write -9 in its place$"),
     ([[0.2, 0.4]], [[0, 1, 0]], {}, r"in the shape \(1, 2\) of probs; got int64 of shape \(1, 3\)"),
     ([[0.2, 0.4]], [0], {}, r"in the shape \(1, 2\) of probs"),
     ([0.2, 0.4], [0, 1], {}, r"must have shape \(n, L\)"),

@@ -121,7 +121,18 @@ def _is_right(labels: Values, ignore_index: int | None, first_row: int) -> Tenso
 
 def _applies(labels: Values, ignore_index: int | None, first_row: int) -> Tensor:
     """1 for a label that applies, 0 for one that does not, and unknown ones as they are. (n · L,)"""
-    numbers = whole_numbers(to_tensor(labels, "labels").reshape(-1), first_row)
+    given = to_tensor(labels, "labels").reshape(-1)
+    missing = given.isnan()
+    if bool(missing.any()):
+        row, mark = first_row + int(missing.nonzero()[0]), -1 if ignore_index is None else ignore_index
+        remedy = f" and pass ignore_index={mark}"
+        raise InputError(
+            f"labels must be 1 where a label applies and 0 where it does not; row {row} has nan. If that means that "
+            f"this is unknown, write {mark} in its place{remedy if ignore_index is None else ''}",
+            row=row,
+            flags={remedy: f" and add --ignore-index {mark}"},
+        )
+    numbers = whole_numbers(given, first_row)
     other = (numbers != 0) & (numbers != 1)
     if ignore_index is not None:
         other &= numbers != ignore_index
