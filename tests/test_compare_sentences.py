@@ -153,6 +153,14 @@ def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     )
 
 
+def test_a_loss_that_is_only_rounding_is_none() -> None:
+    """A test of many samples finds it, however small."""
+    found = compare(predictions(2000, 1e-9), methods=["temperature"], bootstrap=20)
+    (temperature,) = (each for each in found.ranked if each is not found.baseline)
+    assert found.chance_worse["temperature"] < 0.05
+    assert found.remark(temperature) == "the same as no calibration"
+
+
 def test_methods_that_change_nothing() -> None:
     found = compared(predictions(60, 3.0), ["identity"])
     assert found.verdict == "Nothing to recommend: no calibrator could be fitted."

@@ -283,14 +283,14 @@ def remark(found: Comparison, outcome: Outcome) -> str:
     if outcome is best and found.any_fitted:
         passed_over = best is not none and any(_lower(other, best) for other in found.ranked)
         words.insert(0, "recommended, the lowest NLL that passes" if passed_over else "recommended")
+    if outcome is not none and outcome.same_as(none):
+        return ", ".join([*words, "the same as no calibration"])
     if outcome is not none and _lower(outcome, none) and found.chance[outcome.label] >= SIGNIFICANT:
         words.append("gain could be chance")
     if found.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT:
         words.append("worse than no calibration")
     else:
         words += [f"{drawback} than no calibration" for drawback in outcome.drawbacks(none)]
-    if outcome is not none and outcome.same_as(none):
-        words.append("the same as no calibration")
-    elif outcome not in (best, found.ranked[0]) and found.tells_apart and found.level_with_best(outcome):
+    if outcome not in (best, found.ranked[0]) and found.tells_apart and found.level_with_best(outcome):
         words.append("not clearly behind the best")
     return ", ".join(words)
