@@ -154,11 +154,9 @@ def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
 
 
 def test_a_loss_that_is_only_rounding_is_none() -> None:
-    """A test of many samples finds it, however small."""
     found = compare(predictions(2000, 1e-9), methods=["temperature"], bootstrap=20)
-    (temperature,) = (each for each in found.ranked if each is not found.baseline)
     assert found.chance_worse["temperature"] < 0.05
-    assert found.remark(temperature) == "the same as no calibration"
+    assert sorted(map(found.remark, found.ranked))[1] == "the same as no calibration"
 
 
 def test_methods_that_change_nothing() -> None:
@@ -202,12 +200,12 @@ def test_parts_with_other_class_frequencies_are_noted_with_the_command_to_use() 
     fit, share = (float((part.labels == 0).double().mean()) for part in (tail, test))
     said = f"parts: class 0 is {100 * fit:.1f} % of the fit part and {100 * share:.1f} % of the test part. If those"
     assert said in note(tail, test) and note(tail, test).endswith("temperance fit auto FIT -o CAL --prior uniform.")
-    assert "imbalanced" not in note(tail, test) and note(tail, test, "temperature:prior=uniform") == ""
-    assert "others differ" not in note(tail, test)
-    two = note(data, test.select(test.labels < 2))
-    assert "and 3 others differ, too. If" in two and two.endswith("--prior FILE.")
+    assert not any(word in note(tail, test) for word in ("imbalanced", "others differ"))
+    assert note(tail, test, "temperature:prior=uniform") == ""
+    said = note(data, test.select(test.labels < 2))
+    assert "and 3 others differ, too. If" in said and said.endswith("--prior FILE.")
     assert "frequencies" not in note(tail, few).partition("imbalanced")[0]  # by chance alone
-    fewer = data.select((data.labels > 0) | (torch.arange(data.n) % 4 > 0))  # three quarters of class 0
+    fewer = data.select((data.labels > 0) | (torch.arange(data.n) % 4 > 0))
     fewer, many = (part.select(torch.arange(part.n).repeat(10)) for part in (fewer, data))
     assert note(fewer, many) == ""
 
