@@ -88,6 +88,30 @@ def test_an_estimator_without_weights_is_refused_with_them() -> None:
         CalibratedClassifier(KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
 
 
+class Noting(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Notes what `fit` was given, and then counts classes."""
+
+    def fit(self, X: Any, y: Any, weights_of_rows: Any = None, note: str = "") -> Any:
+        self.noted_, self.note_ = np.asarray(weights_of_rows) - X[:, 0], note
+        self.inner_ = GaussianNB().fit(X, y)
+        self.classes_ = self.inner_.classes_
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        assert not self.noted_.any() and self.note_ == "as it is"  # its own rows of the parameter
+        return self.inner_.predict_proba(X)
+
+
+def test_other_parameters_reach_the_estimator(cancer: Split) -> None:
+    """Those with a value for each sample are divided among the folds."""
+    X, X_test, y, _ = cancer
+    made = CalibratedClassifier(Noting(), method="temperature").fit(X, y, weights_of_rows=X[:, 0], note="as it is")
+    plain = CalibratedClassifier(GaussianNB(), method="temperature").fit(X, y)
+    np.testing.assert_array_equal(made.predict_proba(X_test), plain.predict_proba(X_test))
+    with pytest.raises(InputError, match='with cv="prefit" the estimator is not fitted again: leave out note'):
+        CalibratedClassifier(made.estimator_, cv="prefit").fit(X, y, note="as it is")
+
+
 # ---------------------------------------------------------------------------------------------------- what it promises
 
 
@@ -282,17 +306,22 @@ def test_wrong_settings_are_refused(made: Any, sentence: str) -> None:
 
 
 def test_margins_of_pairs_of_classes_are_refused() -> None:
+    """Also with three classes, which have as many pairs."""
     X, y = load_iris(return_X_y=True)
-    four = np.where(X[:, 0] > 6.5, 3, y)
-    with pytest.raises(InputError, match=r'column for each of the 4 classes.*Set decision_function_shape="ovr"'):
-        CalibratedClassifier(SVC(decision_function_shape="ovo"), method="temperature").fit(X, four)
+    pairs = make_pipeline(StandardScaler(), SVC(decision_function_shape="ovo"))
+    for labels in (y, np.where(X[:, 0] > 6.5, 3, y)):
+        with pytest.raises(InputError, match='for each pair of classes; set decision_function_shape="ovr"'):
+            CalibratedClassifier(pairs, method="temperature").fit(X, labels)
+    two = CalibratedClassifier(pairs, method="temperature").fit(X, y == 2)
+    assert two.score(X, y == 2) > 0.9
 
 
 @few
 def test_few_samples_of_a_class() -> None:
     X, y = load_iris(return_X_y=True)
-    with pytest.warns(TemperanceWarning, match="class 2 has 3 samples: there are 3 folds instead of cv=5"):
-        CalibratedClassifier(GaussianNB(), method="temperature").fit(X[:103], y[:103])
+    for cv in (5, np.int64(5)):
+        with pytest.warns(TemperanceWarning, match="class 2 has 3 samples: there are 3 folds instead of cv=5"):
+            CalibratedClassifier(GaussianNB(), method="temperature", cv=cv).fit(X[:103], y[:103])
     with pytest.raises(InputError, match=r"each class needs two samples.*class 2 has one"):
         CalibratedClassifier(GaussianNB()).fit(X[:101], y[:101])
     with pytest.raises(InputError, match="y must have at least two classes; all 50 samples are of class 0"):

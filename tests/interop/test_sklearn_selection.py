@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -149,6 +149,35 @@ def test_routed_weights_reach_the_accuracy_of_a_calibrator_only_if_asked_for() -
     assert plain.mean() == pytest.approx(accuracy_score(labels, logits.argmax(1)), abs=0.01)
     assert weighted.mean() == pytest.approx(accuracy_score(labels, logits.argmax(1), sample_weight=weights), abs=0.01)
     assert weighted.mean() > plain.mean() + 0.05
+
+
+def test_routed_weights_reach_a_pipeline_and_routed_groups_the_splitter(cancer: Split) -> None:
+    X, X_test, y, _ = cancer
+    weights, groups = np.where(y == 0, 3.0, 1.0), np.arange(len(y)) // 7
+    with config_context(enable_metadata_routing=True):
+        asked = LogisticRegression().set_fit_request(sample_weight=True)
+        inner = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), asked)
+        made = CalibratedClassifier(inner, method="temperature", cv=GroupKFold(3))
+        found = made.fit(X, y, sample_weight=weights, groups=groups)
+        search = GridSearchCV(
+            clone(made).set_fit_request(sample_weight=True),
+            {"method": ["temperature"]},
+            scoring=nll_scorer.set_score_request(sample_weight=False),
+            cv=GroupKFold(3),
+        ).fit(X, y, sample_weight=weights, groups=groups)
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            CalibratedClassifier(GaussianNB()).fit(X, y, sample_weight=weights)
+        with pytest.raises(TypeError, match="groups"):
+            CalibratedClassifier(inner).fit(X, y, groups=groups)
+    fitted = clone(inner).fit(X, y, logisticregression__sample_weight=weights)
+    np.testing.assert_allclose(found.estimator_.decision_function(X_test), fitted.decision_function(X_test))
+    splits, scores = list(GroupKFold(3).split(X, y, groups)), np.empty(len(y))
+    for train, test in splits:
+        fold = clone(inner).fit(X[train], y[train], logisticregression__sample_weight=weights[train])
+        scores[test] = fold.decision_function(X[test])
+    expected = Temperature().fit(np.stack([0 * scores, scores], 1), y, weights=weights).learnt["temperature"]
+    for calibrator in (found.calibrator_, search.best_estimator_.calibrator_):
+        np.testing.assert_allclose(calibrator.learnt["temperature"], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("one", [ece_scorer, classwise_ece_scorer, brier_scorer, nll_scorer, scorer("ece", n_bins=5)])

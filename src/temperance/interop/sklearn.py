@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral
 from typing import Any, Self, cast
 
 import numpy as np
@@ -30,12 +31,15 @@ from temperance.report.figures import draw_reliability
 from temperance.report.numbers import bars
 
 with optional("scikit-learn, 1.6 or newer", "sklearn", "temperance.interop.sklearn"):
+    from sklearn import get_config
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
     from sklearn.model_selection import check_cv
     from sklearn.utils import _safe_indexing, get_tags
+    from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.parallel import Parallel, delayed
     from sklearn.utils.validation import (
+        _check_method_params,
         _check_sample_weight,
         check_is_fitted,
         column_or_1d,
@@ -99,10 +103,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         super().set_params(**params)
         return self
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Self:
         """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone.
 
-        `sample_weight` is how much each sample counts, for both of them.
+        `sample_weight` is how much each sample counts, for both of them; other parameters are for the estimator's own
+        `fit`. With scikit-learn's metadata routing, estimator and splitter get what they ask for.
         """
         if self.ensemble is not False:
             raise InputError(
@@ -124,17 +129,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             if self.cv != "prefit":
                 raise InputError(f'cv must be a number of folds, a splitter or "prefit"; got {self.cv!r}')
             check_is_fitted(self.estimator)
+            if params:
+                raise InputError(f'with cv="prefit" the estimator is not fitted again: leave out {next(iter(params))}')
             self.estimator_, self.classes_ = self.estimator, self.estimator.classes_
             scores, labels = _scores(self.estimator_, X, self.classes_), _numbers(y, self.classes_)
         else:
             self.classes_ = np.unique(y)
-            if weights is not None and not has_fit_parameter(self.estimator, "sample_weight"):
-                raise InputError(
-                    f"{type(self.estimator).__name__} takes no sample_weight; fit it without on other samples and pass "
-                    'cv="prefit", so that the weights are for the calibrator alone'
-                )
-            scores, labels, tested = self._out_of_fold(X, y, weights)
-            self.estimator_ = _fitted(clone(self.estimator), X, y, weights)
+            to_fit, to_split = self._routed(weights, params)
+            scores, labels, tested = self._out_of_fold(X, y, to_fit, to_split)
+            self.estimator_ = clone(self.estimator).fit(X, y, **to_fit)
             weights = None if weights is None else weights[tested]
         self.log_floor_ = _log_floor(scores) if response == "predict_proba" else -np.inf
         self.calibrator_ = calibrator.fit(np.maximum(scores, self.log_floor_), labels, weights=weights)
@@ -156,9 +159,34 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         found: Array = self.classes_[best]
         return found
 
-    def _out_of_fold(self, X: Any, y: Array, weights: Array | None) -> tuple[Array, Array, Array]:
+    def get_metadata_routing(self) -> Any:
+        """Where metadata goes, for scikit-learn's routing: to itself, to the estimator's `fit` and to the splitter."""
+        return (
+            MetadataRouter(owner=self)
+            .add_self_request(self)
+            .add(estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee="fit"))
+            .add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        )
+
+    def _routed(self, weights: Array | None, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the estimator's `fit` and the splitter get, besides samples and labels."""
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", sample_weight=weights, **params)
+            return routed.estimator.fit, routed.splitter.split
+        if weights is None:
+            return params, {}
+        if not has_fit_parameter(self.estimator, "sample_weight"):
+            raise InputError(
+                f"{type(self.estimator).__name__} takes no sample_weight: turn on scikit-learn's metadata routing if a "
+                'part of it does, or fit it without on other samples and pass cv="prefit" to weight the calibrator'
+            )
+        return {**params, "sample_weight": weights}, {}
+
+    def _out_of_fold(
+        self, X: Any, y: Array, to_fit: dict[str, Any], to_split: dict[str, Any]
+    ) -> tuple[Array, Array, Array]:
         """Scores of samples by copies that were not fitted on them, their class numbers and their indices in X."""
-        splits = list(check_cv(self._folds(y), y, classifier=True).split(X, y))
+        splits = list(check_cv(self._folds(y), y, classifier=True).split(X, y, **to_split))
         for fold, (train, _) in enumerate(splits):
             missing = set(self.classes_.tolist()) - set(y[train].tolist())
             if missing:
@@ -167,7 +195,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                     "use a stratified splitter or fewer folds"
                 )
         found = Parallel(n_jobs=self.n_jobs)(
-            delayed(_scores_of_others)(clone(self.estimator), X, y, weights, train, test, self.classes_)
+            delayed(_scores_of_others)(clone(self.estimator), X, y, to_fit, train, test, self.classes_)
             for train, test in splits
         )
         tested = np.concatenate([test for _, test in splits])
@@ -179,7 +207,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         rarest = self.classes_.tolist()[int(np.argmin(counts))]
         if len(counts) < 2:
             raise InputError(f"y must have at least two classes; all {len(y)} samples are of class {rarest!r}")
-        if not isinstance(self.cv, int) or min(counts) >= self.cv:
+        if not isinstance(self.cv, Integral) or min(counts) >= self.cv:
             return self.cv
         if min(counts) < 2:
             raise InputError(
@@ -219,20 +247,18 @@ def _response(estimator: object) -> str:
 
 
 def _scores_of_others(
-    estimator: Any, X: Any, y: Array, weights: Array | None, train: Array, test: Array, classes: Array
+    estimator: Any, X: Any, y: Array, to_fit: dict[str, Any], train: Array, test: Array, classes: Array
 ) -> Array:
-    _fitted(estimator, _safe_indexing(X, train), y[train], None if weights is None else weights[train])
+    estimator.fit(_safe_indexing(X, train), y[train], **_check_method_params(X, to_fit, indices=train))
     return _scores(estimator, _safe_indexing(X, test), classes)
-
-
-def _fitted(estimator: Any, X: Any, y: Array, weights: Array | None) -> Any:
-    return estimator.fit(X, y) if weights is None else estimator.fit(X, y, sample_weight=weights)
 
 
 def _scores(estimator: Any, X: Any, classes: Array) -> Array:
     """Logits (n, k) of a fitted classifier; if it has probabilities, their logarithms, which may be infinite."""
     response = _response(estimator)
     found = np.asarray(getattr(estimator, response)(X), dtype=np.float64)
+    if response == "decision_function" and len(classes) > 2 and _of_pairs(estimator):
+        raise InputError('decision_function has a column for each pair of classes; set decision_function_shape="ovr"')
     if response == "predict_proba":
         found = _both_columns(found, classes, response, lambda p: (1 - p, p))
         as_probs(found)
@@ -248,9 +274,14 @@ def _both_columns(found: Array, classes: Array, response: str, pair: Any) -> Arr
     if found.ndim != 2 or found.shape[1] != len(classes):
         raise InputError(
             f"{response} must have a column for each of the {len(classes)} classes; its shape is {found.shape}"
-            + ('. Set decision_function_shape="ovr"' if response == "decision_function" else "")
         )
     return found
+
+
+def _of_pairs(estimator: Any) -> bool:
+    """Does a support vector machine, or one within a pipeline, score pairs of classes? Three classes have three."""
+    settings = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    return any(name.endswith("decision_function_shape") and value == "ovo" for name, value in settings.items())
 
 
 def _log_floor(log_probs: Array) -> float:
