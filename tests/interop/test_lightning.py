@@ -46,18 +46,10 @@ def data(n: int, seed: int) -> TensorDataset:
     return TensorDataset(inputs, labels)
 
 
-def fitted(tmp_path: Path, module: Tiny, callback: Any, **more: Any) -> Any:
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        default_root_dir=tmp_path,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[callback],
-        **more,
-    )
+def fitted(tmp_path: Path, module: Tiny, *callbacks: Any, **more: Any) -> Any:
+    usual = {"max_epochs": 2, "logger": False, "enable_checkpointing": False, "default_root_dir": tmp_path}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(accelerator="cpu", callbacks=list(callbacks), **(usual | quiet | more))
     trainer.fit(module, DataLoader(data(256, 0), 32), DataLoader(data(400, 1), 64))
     return trainer
 
@@ -78,6 +70,24 @@ def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path)
         assert float(found.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
     assert "<h1>" in (tmp_path / "calibration.html").read_text(encoding="utf-8")
     assert module.passes == 2 + 2 * 7, "two batches of the sanity check, then every batch once in each epoch"
+
+
+def test_the_best_checkpoint_gets_its_own_calibrator(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, callback = Tiny(), CalibrationCallback("temperature", metrics=["nll"])
+    first = lightning.callbacks.ModelCheckpoint(monitor="val_nll", mode="max")  # the worst, which is not the last
+    trainer = fitted(tmp_path, module, callback, first, enable_checkpointing=True)
+    assert isinstance(callback.calibrator, Temperature)
+    last = float(callback.calibrator.temperature)
+    inputs, labels = data(400, 1).tensors
+    trainer.validate(module, DataLoader(data(400, 1), 64), ckpt_path="best", verbose=False)
+    with torch.no_grad():
+        expected = Temperature().fit(module.layer(inputs), labels)
+    saved = load_calibrator(tmp_path / "calibrator.safetensors")
+    for found in (callback.calibrator, saved):
+        assert isinstance(found, Temperature)
+        assert float(found.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
+    assert abs(float(expected.temperature) - last) > 1e-3
 
 
 def test_what_validation_step_must_return_is_said(tmp_path: Path) -> None:

@@ -53,19 +53,13 @@ class Samples(Dataset[dict[str, Tensor]]):
         return {"inputs": self.inputs[i], "labels": self.labels[i]}
 
 
-def made(folder: Path, calibration: TrainerCalibration, *, eval_strategy: str = "epoch", **more: Any) -> Any:
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder),
-        num_train_epochs=2,
-        eval_strategy=eval_strategy,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-        learning_rate=0.05,
+def made(folder: Path, calibration: TrainerCalibration, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
+    usual = {"num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "no", "learning_rate": 0.05}
+    chosen = transformers.TrainingArguments(
+        output_dir=str(folder), report_to=[], use_cpu=True, disable_tqdm=True, **(usual | (arguments or {}))
     )
     given = {"model": Tiny(), "eval_dataset": Samples(50, 1), "compute_metrics": calibration.compute_metrics, **more}
-    return transformers.Trainer(args=arguments, train_dataset=Samples(128, 0), callbacks=[calibration], **given)
+    return transformers.Trainer(args=chosen, train_dataset=Samples(128, 0), callbacks=[calibration], **given)
 
 
 def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path) -> None:
@@ -85,9 +79,33 @@ def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path)
     assert "<h1>" in (tmp_path / "calibration.html").read_text(encoding="utf-8")
 
 
+BEST = {
+    "num_train_epochs": 5,
+    "learning_rate": 0.3,
+    "lr_scheduler_type": "constant",
+    "save_strategy": "epoch",
+    "load_best_model_at_end": True,
+}
+
+
+def test_the_best_model_gets_its_own_calibrator(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, held_out, calibration = Tiny(), Samples(400, 1), TrainerCalibration("temperature", metrics=["ece"])
+    trainer = made(tmp_path, calibration, BEST, model=model, eval_dataset=held_out)
+    trainer.train()
+    assert not str(trainer.state.best_model_checkpoint).endswith(f"-{trainer.state.global_step}")
+    with torch.no_grad():
+        expected = Temperature().fit(model.layer(held_out.inputs), held_out.labels)
+    assert isinstance(calibration.calibrator, Temperature)
+    assert float(calibration.calibrator.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
+    again = made(tmp_path, TrainerCalibration("temperature"), BEST, eval_dataset=held_out)
+    with pytest.warns(TemperanceWarning, match="resumed after the best network was validated"):
+        again.train(resume_from_checkpoint=True)
+
+
 def test_a_training_without_evaluations_is_refused_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='eval_strategy="epoch"'):
-        made(tmp_path, TrainerCalibration(), eval_strategy="no").train()
+        made(tmp_path, TrainerCalibration(), {"eval_strategy": "no"}).train()
     with pytest.raises(InputError, match="pass its compute_metrics to Trainer"):
         made(tmp_path, TrainerCalibration(), compute_metrics=None).train()
 

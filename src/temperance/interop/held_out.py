@@ -25,7 +25,7 @@ MEASURED = ("ece", "nll", "brier", "confidence-gap")
 
 
 class HeldOut:
-    """The latest predictions on held-out data, their metrics, and the calibrator that is fitted to them.
+    """Predictions on held-out data, the latest and the best, their metrics, and the calibrator that is fitted to them.
 
     method   the calibrator that is fitted at the end, such as "temperature" or "auto"
     metrics  names of metrics
@@ -36,6 +36,7 @@ class HeldOut:
         chosen_metrics(metrics)
         self.method, self.metrics = method, tuple(metrics)
         self._latest: Predictions | None = None
+        self._best: Predictions | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -50,20 +51,27 @@ class HeldOut:
             for metric in chosen_metrics(self.metrics)
         }
 
-    def finish(self, folder: str | Path) -> Calibrator | None:
-        """Fit the calibrator to the latest predictions and write it to a folder, with a report.
+    def latest_is_best(self) -> None:
+        """Keep the latest predictions: they are those of the best network so far."""
+        self._best = self._latest
+
+    def finish(self, folder: str | Path, *, best: bool = False) -> Calibrator | None:
+        """Fit the calibrator to the latest or the best predictions and write it to a folder, with a report.
 
         The report fits it on one half and measures it on the other; the calibrator that is kept is fitted on all. If
         nothing was predicted there is a warning: an error would end a training that is otherwise complete.
         """
-        if self._latest is None:
-            said = "no calibrator was fitted: the training ended before its first validation"
-            warnings.warn(said, TemperanceWarning, stacklevel=2)
+        found = self._best if best else self._latest
+        if found is None:
+            why = "ended before its first validation"
+            if best:
+                why = "was resumed after the best network was validated: fit one to the predictions of that network"
+            warnings.warn(f"no calibrator was fitted: the training {why}", TemperanceWarning, stacklevel=2)
             return None
         make_folder(folder)
-        fitted = make_calibrator(self.method).fit(self._latest.logits(), self._latest.labels)
+        fitted = make_calibrator(self.method).fit(found.logits(), found.labels)
         fitted.save(Path(folder) / CALIBRATOR)
-        write_report(compare(self._latest, methods=[self.method]), Path(folder) / REPORT)
+        write_report(compare(found, methods=[self.method]), Path(folder) / REPORT)
         return fitted
 
 

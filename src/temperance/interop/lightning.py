@@ -27,13 +27,14 @@ with optional("lightning", "lightning", "temperance.interop.lightning"):
 class CalibrationCallback(Callback):  # type: ignore[misc]
     """Logs calibration metrics of every validation epoch, and writes a calibrator and a report at the end of `fit`.
 
-    method        the calibrator, such as "temperature" or "auto"; it is fitted to the last validation epoch
+    method        the calibrator, such as "temperature" or "auto"; it is fitted to the last validation epoch, and so to
+                  the network of that time; `trainer.validate(ckpt_path="best")` fits it to the best checkpoint
     metrics       names of metrics, logged as `prefix` + name
     folder        where calibrator.safetensors and calibration.html go; by default the folder of the logger
     ignore_index  samples with this label are ignored
 
-    After `fit`, `calibrator` is the fitted one. Only the first validation loader counts. Several processes gather
-    their predictions; a distributed sampler that repeats samples to fill up a batch repeats them here, too.
+    After `fit` or `validate`, `calibrator` is the fitted one. Only the first validation loader counts. Several processes
+    gather their predictions; a distributed sampler that repeats samples to fill up a batch repeats them here, too.
     """
 
     def __init__(
@@ -79,6 +80,10 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         with torch.no_grad():
             logits, labels = (all_rows(torch.cat(column))[0] for column in zip(*batches, strict=True))
         self.log_dict(self._held_out.measured(logits.cpu(), labels.cpu(), self.prefix))
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.state.fn == "validate":
+            self.on_fit_end(trainer, pl_module)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.is_global_zero:

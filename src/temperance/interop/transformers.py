@@ -23,7 +23,8 @@ with optional("transformers", "transformers", "temperance.interop.transformers")
 class TrainerCalibration(TrainerCallback):  # type: ignore[misc]
     """Calibration metrics of every evaluation, and at the end of `train` a calibrator and a report.
 
-    method        the calibrator, such as "temperature" or "auto"; it is fitted to the last evaluation
+    method        the calibrator, such as "temperature" or "auto"; it is fitted to the last evaluation, or with
+                  `load_best_model_at_end` to that of the best model, which is then loaded
     metrics       names of metrics; `Trainer` logs them as eval_ece and so on
     folder        where calibrator.safetensors and calibration.html go; by default `output_dir`
     ignore_index  labels to ignore, such as those of special tokens
@@ -65,6 +66,12 @@ class TrainerCalibration(TrainerCallback):  # type: ignore[misc]
                 "eval_dataset"
             )
 
+    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        # `Trainer` evaluates before it saves, and only a saved model can be the best one.
+        if str(state.best_model_checkpoint).endswith(f"-{state.global_step}"):
+            self._held_out.latest_is_best()
+
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if state.is_world_process_zero:
-            self.calibrator = self._held_out.finish(self.folder or args.output_dir)
+            best = args.load_best_model_at_end and state.best_model_checkpoint is not None
+            self.calibrator = self._held_out.finish(self.folder or args.output_dir, best=best)
