@@ -9,7 +9,8 @@ import pytest
 
 from temperance.calibrators import Auto, make_calibrator
 from temperance.errors import InputError
-from temperance.losses import ACLS, MDCA, Focal, make_loss
+from temperance.losses import ACLS, AU, MDCA, Focal, make_loss
+from temperance.metrics import ece
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import (
     REQUIRED,
@@ -26,6 +27,7 @@ from temperance.settings import (
     defaults_of,
     settings_of,
 )
+from temperance.training import Recipe
 from temperance.training.job import Job
 
 
@@ -238,3 +240,19 @@ def test_a_wrong_loss_within_a_loss_is_one_sentence(text: str, says: str) -> Non
     if text != "acls:base=crl":  # a training knows the number of its samples
         with pytest.raises(InputError, match=says):
             Job.of(data="nowhere", loss=text)
+
+
+def test_numbers_of_numpy_are_kept_as_pythons_own() -> None:
+    """Files and messages can hold these alone."""
+    numpy: Any = np  # numbers whose types the signatures do not name
+    assert "gamma=0.5" in repr(Focal(gamma=numpy.float32(0.5)))
+    folds = Auto(folds=numpy.int16(3)).set_params(folds=numpy.int64(4)).folds
+    recipe = Recipe(epochs=numpy.int64(2), drops=(numpy.float64(0.5),))
+    found = [AU(n_bins=numpy.int64(7)).n_bins, folds, recipe.epochs, *recipe.drops]
+    assert found == [7, 4, 2, 0.5] and [type(value) for value in found] == [int, int, int, float]
+    assert ece([[0.6, 0.4]], [0], n_bins=numpy.int64(10)) == pytest.approx(0.4)
+    for wrong in (numpy.int64(-1), numpy.float64("nan"), numpy.bool_(True), numpy.array([1.0])):
+        with pytest.raises(InputError, match="gamma must be a number from 0 to 100"):
+            Focal(gamma=wrong)
+    with pytest.raises(InputError, match="n_bins must be a whole number"):
+        AU(n_bins=numpy.float64(3.0))

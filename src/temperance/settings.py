@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, Unpack, get_args, get_origin, get_type_hints
 
@@ -118,7 +119,7 @@ class Setting:
 
     def check(self, value: object) -> None:
         """Refuse a value that is not allowed."""
-        of_kind(self.name, value, self.kind)
+        of_kind(self.name, plain(value), self.kind)
 
 
 def of_kind(name: str, value: object, kind: Any) -> None:
@@ -216,6 +217,9 @@ class HasSettings:
         check_settings(cls.name, settings_of(cls), settings)
         return super().__new__(cls)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, plain(value))
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings it was made with; `deep` adds those of a setting that has its own."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
@@ -228,6 +232,18 @@ class HasSettings:
 
     def _check_settings(self) -> None:
         """Refuse settings that do not go together; each by itself was checked before."""
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy's as Python's own, which files and messages can hold; anything else as it is.
+
+    >>> import numpy as np
+    >>> plain(np.int64(3)), plain(np.float32(0.5)), plain("3")
+    (3, 0.5, '3')
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def changed_settings(method: HasSettings) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from interop.small_tables import Split, few, split
-from temperance.calibrators import Temperature
+from temperance.calibrators import HistogramBinning, Temperature
 from temperance.errors import InputError
 from temperance.metrics import nll
 
@@ -75,6 +75,13 @@ def test_calibrators_alone_in_model_selection() -> None:
     scores = cross_val_score(Temperature(), both, y[1::2], scoring="neg_log_loss", cv=3)
     assert scores.shape == (3,) and (scores > -0.5).all()
     assert cross_val_score(Temperature(), both, y[1::2], cv=3).min() > 0.8  # accuracy
+
+
+def test_numbers_of_numpy_in_a_grid() -> None:
+    logits, labels, _ = scored()
+    grid = {"n_bins": np.arange(2, 8, 5)}
+    found = GridSearchCV(HistogramBinning(), grid, scoring=nll_scorer, cv=3).fit(logits, labels)
+    assert type(found.best_estimator_.n_bins) is int and found.best_estimator_.n_bins == found.best_params_["n_bins"]
 
 
 def scored(n: int = 200) -> tuple[Any, Any, Any]:

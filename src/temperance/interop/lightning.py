@@ -33,8 +33,9 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
     folder        where calibrator.safetensors and calibration.html go; by default the folder of the logger
     ignore_index  samples with this label are ignored
 
-    After `fit` or `validate`, `calibrator` is the fitted one. Only the first validation loader counts. Several processes
-    gather their predictions; a distributed sampler that repeats samples to fill up a batch repeats them here, too.
+    After `fit` or `validate`, `calibrator` is the fitted one. Only the first validation loader counts. Several
+    processes gather their predictions; a distributed sampler that repeats samples to fill up a batch repeats them here,
+    too.
     """
 
     def __init__(

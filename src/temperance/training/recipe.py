@@ -27,6 +27,7 @@ from temperance.settings import (
     Seed,
     check_settings,
     one_of,
+    plain,
     settings_of,
 )
 
@@ -107,7 +108,8 @@ class Recipe:
                     f"{name} must be less than the {plural(self.epochs, 'epoch')}; got {getattr(self, name)}",
                     flags={name: f"--{name.replace('_', '-')}"},
                 )
-        object.__setattr__(self, "drops", tuple(self.drops))
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, tuple(map(plain, value)) if name == "drops" else plain(value))
 
     @classmethod
     def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
