@@ -92,6 +92,27 @@ def test_ignored_labels_pickling_and_wrong_settings() -> None:
         CalibrationMetric("no-such-metric")
 
 
+def test_a_batch_whose_labels_are_all_ignored_has_no_value_and_changes_nothing() -> None:
+    logits, labels = random_predictions(20, 4, seed=0)
+    found = CalibrationMetric("ece", from_logits=True, ignore_index=255)
+    nothing = torch.full_like(labels, 255)
+    assert bool(found(logits, nothing).isnan())
+    found(logits, labels)
+    assert bool(found(logits, nothing).isnan())
+    assert float(found.compute()) == pytest.approx(ece(logits, labels, from_logits=True))
+
+
+def test_a_tracker_knows_which_value_is_best() -> None:
+    found = torchmetrics.MetricTracker(CalibrationMetric("ece", from_logits=True))
+    values = []
+    for logits, labels in pieces():
+        found.increment()
+        values.append(float(found(logits, labels)))
+    assert found.best_metric() == min(values)
+    assert CalibrationMetric("accuracy").higher_is_better is True
+    assert CalibrationMetric("confidence-gap").higher_is_better is None
+
+
 @pytest.mark.slow
 def test_processes_sync_to_the_value_of_all_samples(tmp_path: Path) -> None:
     forked(synced, 2, pieces(), tmp_path, imported=("processes", "torchmetrics"))

@@ -78,8 +78,16 @@ class CalibrationMetric(torchmetrics.Metric):
             self.statistics = [self._packed(self.total())]
 
     def compute(self) -> Tensor:
-        """The value for everything so far, over all processes."""
-        return torch.tensor(self.metric.value(self.total(), **self.options), dtype=torch.float64, device=self.device)
+        """The value for everything so far, over all processes; NaN if every label was ignored."""
+        nothing = self.update_called and not len(self.statistics)
+        value = math.nan if nothing else self.metric.value(self.total(), **self.options)
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
+
+    @property
+    def higher_is_better(self) -> bool | None:
+        """What torchmetrics asks when it looks for the best value."""
+        worse = self.metric.lower_is_better
+        return None if worse is None else not worse
 
     def total(self) -> Statistic:
         """The statistic of everything so far."""
