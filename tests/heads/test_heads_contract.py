@@ -294,6 +294,10 @@ def test_wrong_use_is_refused(kind: type[Head], features: Features, tmp_path: Pa
         kind(epoch=3)  # type: ignore[call-arg]
     with pytest.raises(InputError, match="loss must be a loss of temperance"):
         head.fit(features, loss=torch.nn.CrossEntropyLoss())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"must return one number to train with; use focal\(reduction='mean'\)"):
+        head.fit(features, loss="focal:reduction=none")
+    with pytest.raises(InputError, match=r"features must be made by .*Features.of\(arrays\); got Tensor"):
+        head.fit(features.train.features)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="found 599"):
         head.fit(features, loss="crl:n_samples=599")
 

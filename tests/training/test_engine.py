@@ -389,12 +389,16 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         ({"network": make_network("small-cnn", classes=7, image_size=8, channels=1)}, r"logits \(n, 10\) for the 10"),
         ({"network": nn.Sequential(nn.Flatten(), nn.Linear(5, 10))}, "cannot take images of 8×8 pixels"),
         ({"network": nn.Flatten()}, "no parameters"),
+        ({"network": make_network}, "network must be a module, such as make_network"),
+        ({"data": "digits"}, r"data must be images, as read_images\(...\) returns them; got 'digits'"),
+        ({"loss": nn.CrossEntropyLoss()}, r"loss of temperance .*, such as 'cross-entropy'; got CrossEntropyLoss\(\)"),
     ],
 )
 def test_incompatible_arguments_are_refused(changes: dict[str, Any], said: str) -> None:
     recipe = Recipe(**{**vars(QUICK), **changes.get("recipe", {})})
+    given = {"network": small_network(), "data": digits(200), **changes, "recipe": recipe}
     with pytest.raises(InputError, match=said):
-        train(changes.get("network", small_network()), digits(200), changes.get("loss", "cross-entropy"), recipe)
+        train(**given)
 
 
 def test_one_training_image_is_not_called_images() -> None:

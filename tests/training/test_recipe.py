@@ -1,13 +1,16 @@
 """Recipes: schedules as the papers print them, and refusals."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from temperance.data import read_images
 from temperance.errors import InputError
 from temperance.losses import MIT, Mixup
+from temperance.training import train
 from temperance.training.recipe import RECIPES, Recipe
 
 
@@ -91,3 +94,9 @@ def test_the_border_is_in_pixels_or_a_share_of_the_shorter_side() -> None:
 def test_refusals(settings: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         Recipe.of(**settings)  # type: ignore[arg-type]
+
+
+def test_a_name_is_not_a_recipe() -> None:
+    name: Any = "cifar"
+    with pytest.raises(InputError, match=r"recipe must be a recipe, such as Recipe.of\('cifar'\); got 'cifar'"):
+        train(nn.Linear(2, 2), read_images("digits"), recipe=name)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from temperance.arrays import shape_of
 from temperance.errors import FileError, InputError, NotFittedError, unknown_name
 from temperance.files import check_format, read_tensors, reading, write_tensors
-from temperance.heads.features import Features
+from temperance.heads.features import Features, check_features
 from temperance.heads.loop import FeatureBatch, Loop, generator_of, start_layer
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
@@ -153,6 +153,7 @@ class Head(HasSettings, nn.Module):
         """
         self.check_settings()
         of_kind("seed", seed, Seed)
+        check_features(features)
         self._check_features(features)
         if self.needs_wide_features and features.d < features.k:
             raise InputError(

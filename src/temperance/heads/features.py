@@ -247,6 +247,15 @@ def extract_features(
 # -------------------------------------------------------------------------------------------------------------- checks
 
 
+def check_features(features: object) -> None:
+    """Refuse anything but features, and say how to make them."""
+    if not isinstance(features, Features):
+        raise InputError(
+            "features must be made by extract_features(network, data), read_features(file) or Features.of(arrays); got "
+            f"{type(features).__name__}"
+        )
+
+
 def _as_rows(values: ArrayLike, name: str) -> Tensor:
     return as_features(values, name, dtype=torch.float32).contiguous()
 

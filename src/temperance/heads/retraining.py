@@ -18,7 +18,14 @@ from temperance.errors import FileError, InputError, plural
 from temperance.files import check_folder, make_folder, reading, write_text
 from temperance.heads.base import Head, load_head, make_head
 from temperance.heads.change import FEWEST_SAMPLES, JUDGED, differences, is_worse, judgement, moved_by, unproven
-from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
+from temperance.heads.features import (
+    Features,
+    FeatureSet,
+    check_features,
+    extract_features,
+    read_features,
+    write_features,
+)
 from temperance.heads.splitting import split
 from temperance.jobs.advice import told
 from temperance.jobs.evaluation import Evaluation, evaluate
@@ -157,6 +164,7 @@ def retrain(
     head       a head, or its name, such as "mac-cal:width=256" or "mac-cal:preset=kept-accuracy"
     bootstrap  resamples for the intervals of the test part; the validation part has at least 200
     """
+    check_features(features)
     if features.val is None or features.test is None:
         raise InputError("retraining is judged on held-out data: features need a val and a test part")
     of_kind("bootstrap", bootstrap, ResamplesOrNone)

@@ -84,7 +84,7 @@ class CalibrationMetric(torchmetrics.Metric):
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
     @property
-    def higher_is_better(self) -> bool | None:
+    def higher_is_better(self) -> bool | None:  # type: ignore[override]
         """What torchmetrics asks when it looks for the best value."""
         worse = self.metric.lower_is_better
         return None if worse is None else not worse

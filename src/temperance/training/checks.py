@@ -22,6 +22,17 @@ from temperance.training.recipe import Recipe
 FLAGS = {"batch_size": "--batch-size", "leave out mix": "leave out --mix", "balance compares": "--balance compares"}
 
 
+def check_kinds(network: object, data: object, recipe: object) -> None:
+    """Refuse what is not a network, images or a recipe, and say how to make one."""
+    for name, value, kind, what in (
+        ("network", network, nn.Module, "a module, such as make_network('resnet18', classes=10)"),
+        ("data", data, ImageData, "images, as read_images(...) returns them"),
+        ("recipe", recipe, Recipe, "a recipe, such as Recipe.of('cifar')"),
+    ):
+        if not isinstance(value, kind):
+            raise InputError(f"{name} must be {what}; got {value!r}")
+
+
 def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
     """Refuse incompatible combinations before training starts."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
@@ -31,8 +42,6 @@ def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Reci
         raise InputError(f"batch_size {size} exceeds the {plural(n, 'training image')}: lower it", flags=FLAGS)
     if size % processes():
         raise InputError(f"batch_size {size} cannot be divided evenly among {processes()} processes", flags=FLAGS)
-    if loss.reduction == "none":
-        raise InputError(f"the loss must return one number to train with; use {loss.name}(reduction='mean')")
     if recipe.mix is not None and loss.learns_from == "training":
         raise InputError(
             f"{loss.name} learns from predictions on training images, not on mixtures: leave out mix", flags=FLAGS

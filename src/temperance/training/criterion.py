@@ -19,11 +19,12 @@ def as_loss(loss: Loss | str, n_samples: int) -> Loss:
     >>> as_loss("acls:base=crl", 100).base.n_samples
     100
     """
-    if isinstance(loss, Loss):
-        return copy.deepcopy(loss)
-    if not isinstance(loss, str):
-        raise InputError(f"loss must be a loss of temperance or the name of one; got {loss!r}")
-    return make_loss(_with_samples(loss, n_samples))
+    if not isinstance(loss, Loss | str):
+        raise InputError(f"loss must be a loss of temperance or the name of one, such as 'cross-entropy'; got {loss!r}")
+    found = copy.deepcopy(loss) if isinstance(loss, Loss) else make_loss(_with_samples(loss, n_samples))
+    if found.reduction == "none":
+        raise InputError(f"the loss must return one number to train with; use {found.name}(reduction='mean')")
+    return found
 
 
 def _with_samples(text: str, n_samples: int) -> str:

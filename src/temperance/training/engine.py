@@ -23,7 +23,7 @@ from temperance.progress import Progress, no_progress
 from temperance.showing import percent
 from temperance.training.balanced import Balanced, balanced
 from temperance.training.checkpoint import Progressed, load_checkpoint, save_checkpoint
-from temperance.training.checks import check_together, configuration_of
+from temperance.training.checks import check_kinds, check_together, configuration_of
 from temperance.training.criterion import as_loss
 from temperance.training.freezing import ProgressiveFreezing
 from temperance.training.prediction import device_of, predict
@@ -70,7 +70,8 @@ def train(
     Under `torchrun` every process trains on its share of each batch, with the result of a single process: batch-level
     losses see the whole batch. So does BatchNorm on GPUs; on CPUs it uses the statistics of each process's share.
     """
-    chosen = recipe or Recipe()
+    chosen = Recipe() if recipe is None else recipe
+    check_kinds(network, data, chosen)
     place = None if folder is None else Path(folder)
     device = device_of(network)
     if chosen.balance is not None:
