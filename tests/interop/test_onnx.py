@@ -158,6 +158,13 @@ def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"a calibrator is exported as .onnx; call it {tmp_path / 'cal.onnx'}" in said
 
 
+class Named(nn.Linear):
+    """A network that returns its logits by name, as those of Transformers do."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        return {"logits": super().forward(inputs)}
+
+
 def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = fitted(Temperature)
     with pytest.raises(NotFittedError, match="not fitted yet"):
@@ -166,6 +173,12 @@ def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         export(nn.Linear(6, 4), found, tmp_path / "cal.onnx")
     with pytest.raises(InputError, match="inputs must be a tensor or several"):
         export(nn.Linear(6, 4), found, tmp_path / "cal.onnx", [])
+    with pytest.raises(InputError, match="calibrator must be a fitted calibrator; got Linear"):
+        export(found, nn.Linear(6, 4), tmp_path / "cal.onnx", torch.ones(2, 4))  # type: ignore[arg-type]
+    with pytest.raises(
+        InputError, match=r"the network must return logits .*, not a dict: export a module that returns"
+    ):
+        export(Named(6, found.k), found, tmp_path / "cal.onnx", torch.ones(2, 6))
     for wrong in (torch.ones(2, 5), (torch.ones(2, 6), torch.ones(2, 6))):
         with pytest.raises(InputError, match=r"the network does not take inputs of shape \(2, [56]\).*: "):
             export(nn.Linear(6, 4), found, tmp_path / "cal.onnx", wrong)

@@ -99,6 +99,11 @@ class _Calibrated(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         logits = inputs[0] if self.network is None else self.network(*inputs)
+        if not isinstance(logits, Tensor):
+            raise InputError(
+                f"the network must return logits (n, {self.calibrator.k}), not a {type(logits).__name__}: export a "
+                "module that returns the logits alone"
+            )
         found: Tensor = self.calibrator(logits).exp()
         return found
 
@@ -107,6 +112,8 @@ def _model_and_example(
     network: nn.Module | None, calibrator: Calibrator, inputs: Tensor | Sequence[Tensor] | None, dtype: torch.dtype
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A copy of both in evaluation mode, and example inputs with at least two samples."""
+    if not isinstance(calibrator, Calibrator):
+        raise InputError(f"calibrator must be a fitted calibrator; got {type(calibrator).__name__}")
     k = calibrator.k
     if calibrator.group_names:
         raise InputError(
