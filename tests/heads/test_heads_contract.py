@@ -286,6 +286,8 @@ def test_wrong_use_is_refused(kind: type[Head], features: Features, tmp_path: Pa
         with pytest.raises(NotFittedError, match=f"this {kind.name} head is not fitted yet"):
             use()
     head.fit(features)
+    with pytest.raises(NotFittedError, match=rf"this {kind.name} head is not fitted yet.*put load_head\(file\)"):
+        make(kind).load_state_dict(head.state_dict())
     with pytest.raises(InputError, match=r"fitted on 64 features per sample; these are \(600, 63\)"):
         head(features.train.features[:, 1:])
     with pytest.raises(InputError, match="there is no loss named 'focl'; did you mean focal"):

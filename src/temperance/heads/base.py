@@ -213,6 +213,14 @@ class Head(HasSettings, nn.Module):
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        if not (self._parameters or self._buffers or self._modules):
+            raise NotFittedError(
+                f"this {self.name} head is not fitted yet, so it has no parameters to load: save the head with its own "
+                "save(file), and put load_head(file) in its place"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
     def _forget(self) -> None:
         self._parameters.clear()
         self._buffers.clear()

@@ -325,6 +325,6 @@ class MaCCal(Head):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         """Load as any module does, with as many masks as were saved."""
-        if f"{prefix}masks" in state_dict:
+        if self._buffers and f"{prefix}masks" in state_dict:
             self.masks = torch.empty_like(state_dict[f"{prefix}masks"], device=self.weights.device)
         super()._load_from_state_dict(state_dict, prefix, *more)
