@@ -31,7 +31,7 @@ QUICK = ("--network", "small-cnn", "--epochs", "2", "--batch-size", "40", "--lr"
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("images") / "digits.npz"
-    data = digits(400)
+    data = digits(800)
     parts: dict[str, Any] = {}
     for name, part in (("train", data.train), ("val", data.val), ("test", data.test)):
         assert isinstance(part, Images)
@@ -61,7 +61,7 @@ def test_a_run_holds_everything(trained: Path) -> None:
 def test_predictions_of_its_own_images_are_those_of_the_run(trained: Path, images: Path, tmp_path: Path) -> None:
     found = run("predict", trained, images, "-o", tmp_path / "test.npz")
     assert found.code == 0, found.err
-    assert "predicted 80 test images of digits" in found.out and "next: temperance evaluate" in found.out
+    assert "predicted 160 test images of digits" in found.out and "next: temperance evaluate" in found.out
     _, expected = read_pair(trained / "predictions.npz")
     again = read_predictions(tmp_path / "test.npz")
     assert torch.equal(again.scores, expected.scores) and torch.equal(again.labels, expected.labels)
@@ -402,7 +402,7 @@ def test_a_run_from_python_is_read_with_its_network(tmp_path: Path) -> None:
 
 
 def test_a_network_of_other_classes_is_refused(trained: Path, tmp_path: Path) -> None:
-    data = digits(400)
+    data = digits(800)
     assert isinstance(data.train, Images) and isinstance(data.test, Images)
     few = data.train.labels < 5
     np.savez(

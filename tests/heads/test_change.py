@@ -127,7 +127,10 @@ def test_differences_are_paired() -> None:
     assert judgement(still) == "No clear change." and torch.tensor([d.value for d in still.values()]).eq(0).all()
 
 
-def test_few_samples_give_no_verdict() -> None:
-    logits, labels = random_predictions(19, 3, sharpness=0.2)
+@pytest.mark.parametrize(("n", "right"), [(19, 10), (300, 281), (300, 19)])
+def test_few_right_or_wrong_predictions_give_no_verdict(n: int, right: int) -> None:
+    labels = torch.arange(n) % 3
+    logits = 2 * torch.eye(3)[torch.where(torch.arange(n) < right, labels, (labels + 1) % 3)]
     before, after = (Predictions.of(scores, labels, from_logits=True) for scores in (logits, 5 * logits))
-    assert judgement(differences(before, after, bootstrap=100, seed=0)) == "No clear change."
+    said = judgement(differences(before, after, bootstrap=100, seed=0))
+    assert said == "No verdict without at least 20 right and 20 wrong predictions, before or after."

@@ -50,10 +50,10 @@ def check_export(found: Calibrator, path: Path, dtype: torch.dtype) -> None:
         assert difference(path, None, found, logits_like(dtype, n)) <= TOLERANCE[dtype]
 
 
-class Together(nn.Module):
+class Together(Temperature):
     """Every method, and variants of one, in one file: what an export costs beside its operations is paid once."""
 
-    k, name, group_names = 4, "all", ()
+    k = 4
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Together(nn.Module):
         for variant in variants:
             self.methods[f"order-preserving {variant}"] = OrderPreserving(variant=variant).fit(*data())
 
-    def forward(self, logits: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
         return torch.stack([method(logits) for method in self.methods.values()])
 
 

@@ -9,13 +9,12 @@ from dataclasses import replace
 from temperance.jobs.outcomes import LEVEL, MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
 from temperance.metrics.gain import holm
-from temperance.metrics.significance import Difference, difference
+from temperance.metrics.significance import ENOUGH, Difference, difference
 from temperance.predictions import Predictions
 from temperance.showing import listed
 
 # What a change is judged by, the most important first.
 JUDGED = ("accuracy", "nll", "ece")
-FEWEST_SAMPLES = 20  # with fewer, any difference could be chance
 ACCURACY_TO_LOSE = 0.02  # no better confidence makes up for a larger loss
 FEWEST_RESAMPLES = 60  # with fewer, no p-value corrected for three tests can be below 0.05
 
@@ -39,7 +38,7 @@ def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed
     if bootstrap >= FEWEST_RESAMPLES:
         p_values = holm([found[name].p_value for name in JUDGED])
         for name, p_value in zip(JUDGED, p_values, strict=True):
-            found[name] = replace(found[name], p_value=p_value if after.n >= FEWEST_SAMPLES else 1.0)
+            found[name] = replace(found[name], p_value=p_value)
     return found
 
 
@@ -52,6 +51,8 @@ def judgement(found: Mapping[str, Difference]) -> str:
     """
     if any(math.isnan(found[name].p_value) for name in JUDGED):
         return f"No verdict without at least {FEWEST_RESAMPLES} resamples."
+    if any(math.isnan(found[name].low) for name in JUDGED):
+        return f"No verdict without at least {ENOUGH} right and {ENOUGH} wrong predictions, before or after."
     better, worse = _moved(found)
     if not better and not worse:
         return "No clear change."

@@ -17,7 +17,7 @@ from temperance.data import ImageData
 from temperance.errors import FileError, InputError, plural
 from temperance.files import check_folder, make_folder, reading, write_text
 from temperance.heads.base import Head, load_head, make_head
-from temperance.heads.change import FEWEST_SAMPLES, JUDGED, differences, is_worse, judgement, moved_by, unproven
+from temperance.heads.change import JUDGED, differences, is_worse, judgement, moved_by, unproven
 from temperance.heads.features import (
     Features,
     FeatureSet,
@@ -120,9 +120,7 @@ class Retrained(Tabular):
         """What the second stage changed, in plain words."""
         moves = {name: (self.before.row(name).value, self.after.row(name).value) for name in JUDGED}
         sentences = [
-            f"{plural(n, 'test sample')} {'is' if n == 1 else 'are'} too few to tell whether anything changed."
-            if (n := self.predictions["test"].n) < FEWEST_SAMPLES
-            else judgement(self.differences),
+            judgement(self.differences),
             f"With {self.head.name} in place of {self.replaced}, {told(moves, self.differences)}.",
             unproven(self.differences),
             "The features came without a classifier of their network." if self.replaced == STAND_IN else "",
