@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.papers import measuring
+from benchmarks.papers import mac_cal, measuring
 from benchmarks.papers.measuring import doubt
 from benchmarks.papers.small import write_small
 from benchmarks.papers.trainings import SMALL, Training, queue
@@ -50,7 +50,7 @@ from temperance.training import Balanced, Run, predict, train
 from temperance.training.job import usable_device
 
 # Classifiers that are trained again on the features of every network.
-HEADS = ("mac-cal", "mac-cal:preset=kept-accuracy")
+HEADS = (mac_cal.MASKED, mac_cal.KEPT_ACCURACY)
 
 # Other images that networks of cross-entropy are shown: data sets that it does not know, and test images made worse.
 OTHERS = ("cifar10", "cifar100", "svhn")

@@ -30,6 +30,10 @@ QUESTIONS = [("acls", other) for other in ("mbls", "label-smoothing", "cross-ent
 QUESTIONS += [("au", other) for other in ("cross-entropy", "focal", "flsd")]
 NAMES = {"acls": "ACLS", "mbls": "MbLS", "label-smoothing": "label smoothing", "cross-entropy": "cross-entropy"}
 NAMES |= {"au": "AU", "focal": "focal loss", "flsd": "FL-53"}
+HEADS = {
+    mac_cal.MASKED: "Does MaC-Cal lower the ECE of each training?",
+    mac_cal.KEPT_ACCURACY: "Does its preset `kept-accuracy`?",
+}
 ANSWERS = {"holds": "yes", "reversed": "no", "undecided": "undecided"}
 NOT_YET = "not trained yet"
 
@@ -51,8 +55,9 @@ def questions(columns: Mapping[str, tuple[str, str]], compared: Iterable[str] = 
             question += ", and at what accuracy?" if method == "au" else "?"
             found = [_lower(method, other, data, changes) for data, changes in columns.values()]
             lines.append(f"| {question} | {' | '.join(found)} |")
-    found = [_each_lower(data, changes) for data, changes in columns.values()]
-    lines.append(f"| Does MaC-Cal lower the ECE of each training? | {' | '.join(found)} |")
+    for head, question in HEADS.items():
+        found = [_each_lower(head, data, changes) for data, changes in columns.values()]
+        lines.append(f"| {question} | {' | '.join(found)} |")
     return "\n".join(lines)
 
 
@@ -71,20 +76,20 @@ def _lower(method: str, other: str, data: str, changes: str) -> str:
     return f"{ANSWERS[verdict(mine, its)]}: {' against '.join(texts)}"
 
 
-def _each_lower(data: str, changes: str) -> str:
-    """How many trainings it improves, and which."""
+def _each_lower(head: str, data: str, changes: str) -> str:
+    """How many trainings a head improves, and which."""
     found: dict[str, list[str]] = {said: [] for said in ANSWERS.values()}
     for row, method in mac_cal.METHODS.items():
-        pair = without_and_with(f"{method} {changes}", "ECE", data)
+        pair = without_and_with(head, f"{method} {changes}", "ECE", data)
         if pair:
             found[ANSWERS[verdict(pair[1], pair[0])]].append(row)
     texts = [f"{said} for {len(rows)} ({', '.join(rows)})" for said, rows in found.items() if rows]
     return "; ".join(texts) or NOT_YET
 
 
-def without_and_with(method: str, metric: str, data: str) -> tuple[Cell, Cell] | None:
-    """A number of a training, and after MaC-Cal."""
-    states = (mac_cal.PLAIN, mac_cal.MASKED)
+def without_and_with(head: str, method: str, metric: str, data: str) -> tuple[Cell, Cell] | None:
+    """A number of a training, and with another head."""
+    states = (mac_cal.PLAIN, head)
     before, after = (trained.cell("", method, metric, None, state, data) for state in states)
     return (before, after) if before and after else None
 
