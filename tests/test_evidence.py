@@ -1,12 +1,12 @@
 """What docs/evidence.md says in words: each sentence rests on a verdict or a number of the tables."""
 
 from pathlib import Path
-from statistics import correlation
+from statistics import correlation, fmean
 
 import pytest
 from scipy.stats import bartlett
 
-from benchmarks.papers import acls, cts, evidence, mac_cal, sctl, selective_risk, summary, trained
+from benchmarks.papers import acls, cts, differences, evidence, mac_cal, sctl, selective_risk, summary, trained
 from benchmarks.papers.outputs import Cell, stored
 from benchmarks.papers.trainings import BEST, LONGER, SMALL, TRAINED_LONGER
 
@@ -85,7 +85,7 @@ def test_sentences_about_small_networks_rest_on_verdicts() -> None:
     assert round(au["XE"] - au["AU"]) == 4
     masked = verdicts("mac_cal", 4, on)
     assert {row for row, said in masked.items() if said == "holds"} == {"vanilla", "mixup", "FL"}
-    assert {row for row, said in masked.items() if said == "reversed"} == {"ACLS", "LS", "DFL"}
+    assert {row for row, said in masked.items() if said == "reversed"} == {"ACLS", "LS", "MIT", "DFL"}
     pairs = [summary.without_and_with(mac_cal.MASKED, method, "accuracy", SMALL) for method in mac_cal.METHODS.values()]
     lost = [pair[0].ours - pair[1].ours for pair in pairs if pair is not None]
     assert 0.5 < min(lost) <= max(lost) < 4.5
@@ -127,6 +127,18 @@ def test_sentences_about_longer_trainings_rest_on_cells() -> None:
     assert lowered == {"cross-entropy"} and raised == set(TRAINED_LONGER) - lowered
     kept = {method for method, (plain, _, preset) in masked.items() if trained.verdict(preset, plain) == "holds"}
     assert kept == set(TRAINED_LONGER) - {"focal"}
+
+
+def test_sentences_about_the_picture_by_epoch_rest_on_it() -> None:
+    grown = {}
+    for line in differences.by_epoch().legend:
+        errors = [error for _, error in line.points]
+        assert len(errors) == 160
+        after_fall, before_fall = fmean(errors[70:75]), fmean(errors[60:69])
+        assert (after_fall < before_fall) == (line.name != "focal"), line.name
+        grown[line.name] = fmean(errors[-5:]) - after_fall
+    assert min(grown[method] for method in ("cross-entropy", "label-smoothing", "au")) > 0.03
+    assert 0 < grown["acls"] < 0.015 and grown["focal"] < 0
 
 
 def test_sentences_about_kept_accuracy_rest_on_cells() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean
 
 from benchmarks.papers import acls, mac_cal, selective_risk, summary, trained
-from benchmarks.papers.outputs import ours
+from benchmarks.papers.outputs import Drawing, ours
 from benchmarks.papers.trainings import BEST, LARGER, LONGER, SMALL, TRAINED_LONGER
+from temperance.report.svg.lines import Line, line_chart
 
 # The changes to the usual training that come nearest to each paper's.
 NEAREST = {"selective-risk": f"{LARGER} {BEST}", "acls": LARGER, "mac-cal": LARGER}
 
 # What may explain differences: {what is said of a column: changes to the usual training}.
 LENGTHS = {"40 epochs, the last": "", "160 epochs, the last": LONGER, "160 epochs, the best": f"{LONGER} {BEST}"}
+
+DRAWN = ("cross-entropy", "label-smoothing", "acls", "au", "focal")
 
 ROWS = {"selective-risk": ("XE", "AU"), "acls": ("CE", "LS", "MbLS", "ACLS"), "mac-cal": ("vanilla", "MaC-Cal")}
 
@@ -44,3 +48,14 @@ def _cells() -> Iterator[tuple[str, str, str, tuple[str, str], float]]:
 def lengths() -> str:
     """The papers' questions again, with small networks that were trained longer, and with the best of these."""
     return summary.questions({said: (SMALL, changes) for said, changes in LENGTHS.items()}, TRAINED_LONGER)
+
+
+def by_epoch() -> Drawing:
+    """The ECE of the validation part during the longer trainings, the mean over trainings."""
+    lines: list[Line] = []
+    for method in DRAWN:
+        found = [line["val_ece"] for line in trained.lines(f"{method} {LONGER}", data=SMALL)]
+        means = [fmean(errors) for errors in zip(*found, strict=True)]
+        lines.append(Line(method, list(enumerate(means, 1)), len(lines)))
+    drawn = line_chart(lines, y_title="ECE", x_title="epoch", percent=True, from_zero=True)
+    return Drawing([("ECE of the validation part by epoch, small networks", drawn)], "", lines, columns=1)

@@ -222,6 +222,7 @@ def figure(paper: str, number: str) -> str:
 def pictures() -> dict[str, str]:
     """The SVG files of FIGURES."""
     found = {f"{paper}-{number}.svg": drawing(paper, number) for paper, number in FIGURES}
+    found["by-epoch.svg"] = differences.by_epoch()
     return {name: sheet(each.pictures, legend=each.legend, columns=each.columns) for name, each in found.items()}
 
 

@@ -75,7 +75,8 @@ def _measured(about: dict[str, Any], file: Any) -> Iterator[dict[str, Any]]:
     seen = {
         state: _unfamiliar(file, state) | _entry("corrupted", corrupted.get(state)) for state in ("as trained", *heads)
     }
-    own = {"state": "as trained", "last_epoch": last} | seen["as trained"] | _entry("masked", masked)
+    by_epoch = {"val_ece": [round(row["val_ece"], 4) for row in history]}
+    own = {"state": "as trained", "last_epoch": last} | by_epoch | seen["as trained"] | _entry("masked", masked)
     yield common | own | metrics(logits["test"], truth)
     for name in CALIBRATORS:
         yield common | {"state": name} | calibrated(name, logits["val"], labels["val"], logits["test"], truth)
