@@ -50,7 +50,7 @@ from temperance.training import Balanced, Run, predict, train
 from temperance.training.job import usable_device
 
 # Classifiers that are trained again on the features of every network.
-HEADS = (mac_cal.MASKED, mac_cal.KEPT_ACCURACY)
+HEADS = (mac_cal.MASKED, mac_cal.KEPT_ACCURACY, mac_cal.HELD_OUT, mac_cal.ONE_LAYER)
 
 # Other images that networks of cross-entropy are shown: data sets that it does not know, and test images made worse.
 OTHERS = ("cifar10", "cifar100", "svhn")

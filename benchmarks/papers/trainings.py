@@ -282,6 +282,6 @@ def _small() -> Iterator[Training]:
     once = [*reasons, *refined, *changes]
     first, more = range(3), range(3, 5)
     for chosen, seeds in ((methods, first), (CLAIMED, more), (once, first), (methods, more)):
-        for method in chosen:
-            for seed in seeds:
+        for seed in seeds:
+            for method in chosen:
                 yield training_of(f"{method} seed={seed}", SMALL)
