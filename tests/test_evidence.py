@@ -42,24 +42,24 @@ def test_no_method_is_known_to_have_another_spread(data: str, key: str, state: s
 
 
 def test_sentences_about_trainings_rest_on_verdicts() -> None:
-    as_trained, scaled = verdicts("acls", 3), verdicts("acls", 4)
+    as_trained, scaled = verdicts("acls_claims", 3), verdicts("acls_claims", 4)
     assert set(as_trained.values()) == {"holds"}
-    on_cifar10 = verdicts("acls", 3, "CIFAR-10")
+    on_cifar10 = verdicts("acls_claims", 3, "CIFAR-10")
     assert (on_cifar10.pop("MbLS"), on_cifar10.pop("CRL")) == ("undecided", "reversed")
     assert set(on_cifar10.values()) == {"holds"}
     assert scaled.pop("CPC") == "holds" and set(scaled.values()) == {"undecided", "reversed"}
-    assert [row for row, said in verdicts("acls", 4, "CIFAR-10").items() if said == "holds"] == ["MMCE"]
-    assert "reversed" not in verdicts("acls", 5).values()
-    au, on_cifar10 = verdicts("selective_risk", 3), verdicts("selective_risk", 3, "CIFAR-10")
+    assert [row for row, said in verdicts("acls_claims", 4, "CIFAR-10").items() if said == "holds"] == ["MMCE"]
+    assert "reversed" not in verdicts("acls_claims", 5).values()
+    au, on_cifar10 = verdicts("selective_risk_claims", 3), verdicts("selective_risk_claims", 3, "CIFAR-10")
     assert all(au[row] == "holds" for row in ("XE", "inverse focal", "KDE-XE"))
     assert au["FL-53"] == au["dual focal"] == "reversed"
     assert {row for row, said in on_cifar10.items() if said == "holds"} == {"FL-53", "inverse focal", "KDE-XE"}
-    assert on_cifar10["XE"] == verdicts("selective_risk", 5)["XE"] == "undecided"
-    masked = verdicts("mac_cal", 4)
+    assert on_cifar10["XE"] == verdicts("selective_risk_claims", 5)["XE"] == "undecided"
+    masked = verdicts("mac_cal_claims", 4)
     assert all(masked[row] == "holds" for row in ("vanilla", "LS", "MbLS", "mixup"))
     assert list(masked.values()).count("holds") == 7 and len(masked) == 11
     assert all(masked[row] == "reversed" for row in ("FL", "FLSD", "DFL", "MMCE"))
-    masked = verdicts("mac_cal", 4, "CIFAR-10")
+    masked = verdicts("mac_cal_claims", 4, "CIFAR-10")
     assert all(masked[row] == "holds" for row in ("FL", "FLSD", "DFL", "MMCE"))
     assert all(masked[row] == "reversed" for row in ("ACLS", "MbLS", "CPC"))
     for method in mac_cal.METHODS.values():
@@ -69,11 +69,11 @@ def test_sentences_about_trainings_rest_on_verdicts() -> None:
 
 def test_sentences_about_small_networks_rest_on_verdicts() -> None:
     on = trained.ALL[SMALL]
-    as_trained, scaled, after_auto = (verdicts("acls", column, on) for column in (3, 4, 5))
+    as_trained, scaled, after_auto = (verdicts("acls_claims", column, on) for column in (3, 4, 5))
     assert as_trained.pop("LS") == "undecided" and set(as_trained.values()) == {"holds"} and len(as_trained) == 9
     assert {"CE", "LS", "MbLS", "ECP"} == {row for row, said in scaled.items() if said == "undecided"}
     assert "reversed" not in scaled.values() and set(after_auto.values()) == {"undecided"}
-    au_verdicts = verdicts("selective_risk", 3, on)
+    au_verdicts = verdicts("selective_risk_claims", 3, on)
     assert au_verdicts.pop("inverse focal") == "holds" and set(au_verdicts.values()) == {"reversed"}
     found = {(cell.row, cell.metric): cell for cell in acls.table_3(Path()) if cell.column == on}
     assert all(cell.trainings >= 3 for cell in found.values())
@@ -83,7 +83,7 @@ def test_sentences_about_small_networks_rest_on_verdicts() -> None:
         cell.row: cell.ours for cell in selective_risk.table_1(Path()) if (cell.column, cell.metric) == (on, "accuracy")
     }
     assert round(au["XE"] - au["AU"]) == 4
-    masked = verdicts("mac_cal", 4, on)
+    masked = verdicts("mac_cal_claims", 4, on)
     assert {row for row, said in masked.items() if said == "holds"} == {"vanilla", "mixup", "FL"}
     assert {row for row, said in masked.items() if said == "reversed"} == {"ACLS", "LS", "MIT", "DFL"}
     pairs = [summary.without_and_with(mac_cal.MASKED, method, "accuracy", SMALL) for method in mac_cal.METHODS.values()]
@@ -158,7 +158,7 @@ def test_sentences_about_kept_accuracy_rest_on_cells() -> None:
 
 
 def test_sentences_about_temperatures_rest_on_cells(tmp_path: Path) -> None:
-    scaled = [line.split(" | ") for line in evidence.table("acls").splitlines()[2:] if "CIFAR-100" in line]
+    scaled = [line.split(" | ") for line in evidence.table("acls_claims").splitlines()[2:] if "CIFAR-100" in line]
     for _, row, _, plain, with_temperature, *_ in scaled:
         (own, other), (own_after, other_after) = (
             [float(number) for number in text.split(":")[0].split(" against ")] for text in (plain, with_temperature)
@@ -184,6 +184,9 @@ def test_masks_help_most_where_the_error_was_large(data: str) -> None:
 def test_sentences_about_predictions_rest_on_cells(tmp_path: Path) -> None:
     shares = {cell.column: cell.ours for cell in cts.table_1(tmp_path) if cell.metric == cts.BELOW}
     assert shares["CIFAR-100, mean of 8"] < 50 < shares["CIFAR-10, mean of 15"]
+    own = {(cell.column, cell.row): cell for cell in cts.on_trained()}
+    found = [trained.verdict(own[column, "CTS"], own[column, "TS"]) for column in {column for column, _ in own}]
+    assert (found.count("holds"), found.count("undecided"), len(found)) == (1, 11, 12)
     by_row = {(cell.column, cell.row): cell.ours for cell in stored("sctl", "table 2") if cell.metric == "ECE"}
     for network in sctl.LONG_TAIL:
         for name in sctl.CALIBRATORS:

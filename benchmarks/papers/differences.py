@@ -16,6 +16,14 @@ NEAREST = {"selective-risk": f"{LARGER} {BEST}", "acls": LARGER, "mac-cal": LARG
 # What may explain differences: {what is said of a column: changes to the usual training}.
 LENGTHS = {"40 epochs, the last": "", "160 epochs, the last": LONGER, "160 epochs, the best": f"{LONGER} {BEST}"}
 
+# Where MaC-Cal is measured: {what is said of it: (data, changes to the usual training)}; and with which γ.
+WHERE = {name: (data, "") for data, name in trained.ALL.items()} | {"5,000 images, 160 epochs": (SMALL, LONGER)}
+DISCOUNTS = {
+    "0.95": mac_cal.MASKED,
+    "from held-out images": mac_cal.HELD_OUT,
+    "from held-out images, one layer": mac_cal.ONE_LAYER,
+}
+
 DRAWN = ("cross-entropy", "label-smoothing", "acls", "au", "focal")
 
 ROWS = {"selective-risk": ("XE", "AU"), "acls": ("CE", "LS", "MbLS", "ACLS"), "mac-cal": ("vanilla", "MaC-Cal")}
@@ -48,6 +56,32 @@ def _cells() -> Iterator[tuple[str, str, str, tuple[str, str], float]]:
 def lengths() -> str:
     """The papers' questions again, with small networks that were trained longer, and with the best of these."""
     return summary.questions({said: (SMALL, changes) for said, changes in LENGTHS.items()}, TRAINED_LONGER)
+
+
+def discounts() -> str:
+    """What MaC-Cal leaves of the error, by its γ: means over the trainings that it was added to."""
+    heads = ["networks", "γ", "trainings", "ECE before", "ECE", "all in all", "too sure", "accuracy lost"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for said, (data, changes) in WHERE.items():
+        for discount, head in DISCOUNTS.items():
+            pairs = list(_without_and_with(head, data, changes))
+            if pairs:
+                gaps = [after["confidence-gap"][0] for _, after in pairs]
+                numbers = [fmean(line["ece"][0] for line in side) for side in zip(*pairs, strict=True)]
+                lost = fmean(before["accuracy"][0] - after["accuracy"][0] for before, after in pairs)
+                texts = [f"{100 * number:.2f}" for number in (*numbers, fmean(map(abs, gaps)), lost)]
+                texts.insert(3, f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}")
+                lines.append(f"| {' | '.join([said, discount, str(len(pairs)), *texts])} |")
+    return "\n".join(lines)
+
+
+def _without_and_with(head: str, data: str, changes: str) -> Iterator[tuple[trained.Line, trained.Line]]:
+    """The lines of each training that MaC-Cal was added to, as trained and with a head."""
+    for method in mac_cal.METHODS.values():
+        name = f"{method} {changes}".strip()
+        plain = {line["training"]: line for line in trained.lines(name, mac_cal.PLAIN, data)}
+        for line in trained.lines(name, head, data):
+            yield plain[line["training"]], line
 
 
 def by_epoch() -> Drawing:

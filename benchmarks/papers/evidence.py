@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.papers import acls, cts, differences, mac_cal, sctl_tables, selective_risk, summary, trained
+from benchmarks.papers import claims, cts, differences, mac_cal, sctl_tables, selective_risk, summary, trained
 from benchmarks.papers.outputs import (
     PAPERS,
     RESULTS,
@@ -20,12 +20,8 @@ from benchmarks.papers.outputs import (
     stored,
     stored_numbers,
 )
-from benchmarks.papers.summary import without_and_with
-from benchmarks.papers.trained import verdict
 from benchmarks.quality.table import read
 from temperance.report.svg.sheet import sheet
-
-STATES = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
 
 
 def states() -> str:
@@ -36,72 +32,6 @@ def states() -> str:
         found: list[str] = [output.state for output in outputs_of(paper)]
         lines.append(f"| {paper} | {' | '.join(str(found.count(name)) for name in names)} |")
     return "\n".join(lines)
-
-
-# ------------------------------------------------------------------------------------------------------- trained losses
-
-
-Printed = Mapping[str, Mapping[str, float]]
-
-
-def against(method: str, others: Mapping[str, str], printed: Printed, own: Mapping[str, float]) -> str:
-    """Whether the ECE of a loss is below that of others on each data set, as trained and after calibration.
-
-    others        {row: method}
-    printed, own  the paper's numbers: {data: {row: number}}, {data: number}
-    """
-    lines = [f"| data | ECE below that of | paper | {' | '.join(STATES.values())} |", "|---" * (3 + len(STATES)) + "|"]
-    for data, name in trained.ALL.items():
-        for row, other in others.items():
-            texts = [_against(method, other, state, data) for state in STATES]
-            if all(texts):
-                paper = f"{own[data]:.2f} against {printed[data][row]:.2f}" if data in printed else ""
-                lines.append(f"| {name} | {row} | {paper} | {' | '.join(texts)} |")
-    return "\n".join(lines)
-
-
-def _against(method: str, other: str, state: str, data: str) -> str:
-    """Two ECEs and the verdict; empty where one is missing."""
-    mine, its = (trained.cell("", each, "ECE", None, state, data) for each in (method, other))
-    return f"{mine.ours:.2f} against {its.ours:.2f}: {verdict(mine, its)}" if mine and its else ""
-
-
-def acls_claims() -> str:
-    others = {row: acls.METHODS[row] for row in acls.METHODS if row not in ("ACLS", acls.RELEASED)}
-    printed = {data: {row: numbers[1] for row, numbers in rows.items()} for data, rows in acls.TABLE_3.items()}
-    return against("acls", others, printed, {data: rows["ACLS"] for data, rows in printed.items()})
-
-
-def selective_risk_claims() -> str:
-    others = {row: method for row, method in selective_risk.IN_TABLE_1.items() if row != "AU"}
-    printed = {
-        data: dict(zip(selective_risk.LOSSES, numbers, strict=False)) for data, numbers in selective_risk.ECE.items()
-    }
-    return against("au", others, printed, {data: rows["AU"] for data, rows in printed.items()})
-
-
-def mac_cal_claims() -> str:
-    """Whether MaC-Cal lowers the ECE of each training, what it does to the accuracy, and both with its preset."""
-    heads = ["data", "training", "ECE, paper", "ECE, ours", "lower", "accuracy, paper", "accuracy, ours"]
-    heads += ["ECE, `kept-accuracy`", "lower", "accuracy, `kept-accuracy`"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for data, name in trained.ALL.items():
-        for row, method in mac_cal.METHODS.items():
-            ours = _with_head(mac_cal.MASKED, method, data)
-            if ours:
-                pairs = zip(*mac_cal.TABLE_3[data][row], strict=True) if data in mac_cal.TABLE_3 else ()
-                accuracy, ece = [f"{before:.2f} → {after:.2f}" for before, after in pairs] or ["", ""]
-                preset = _with_head(mac_cal.KEPT_ACCURACY, method, data) or ["", "", ""]
-                cells = [name, row, ece, *ours[:2], accuracy, ours[2], *preset]
-                lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _with_head(head: str, method: str, data: str) -> list[str]:
-    """The ECE before and after, whether it is lower, and the accuracy; empty where a head was not measured."""
-    pairs = [without_and_with(head, method, metric, data) for metric in ("ECE", "accuracy")]
-    texts = [f"{pair[0].ours:.2f} → {pair[1].ours:.2f}" for pair in pairs if pair]
-    return [texts[0], verdict(pairs[0][1], pairs[0][0]), texts[1]] if pairs[0] and pairs[1] else []
 
 
 # ----------------------------------------------------------------------------------------------------------- situations
@@ -234,17 +164,22 @@ def table(name: str) -> str:
         "class_scaling": sctl_tables.class_scaling,
         "class_scaling_stand_ins": sctl_tables.class_scaling_stand_ins,
         "class_scaling_elsewhere": sctl_tables.class_scaling_elsewhere,
-        "acls": acls_claims,
-        "selective_risk": selective_risk_claims,
-        "mac_cal": mac_cal_claims,
+        "acls": lambda: claims.against("acls"),
+        "acls_claims": lambda: claims.every("acls"),
+        "selective_risk": lambda: claims.against("au"),
+        "selective_risk_claims": lambda: claims.every("au"),
+        "mac_cal": claims.heads,
+        "mac_cal_claims": claims.every_head,
         "answers": summary.answers,
         "progress": summary.progress,
         "failures": summary.failures,
         "kept": summary.kept,
         "headlines": differences.headlines,
         "lengths": differences.lengths,
+        "discounts": differences.discounts,
         "situations": situations,
-        "cts_1": lambda: markdown(list(cts.table_1(Path()))),
+        "cts_1": lambda: markdown(list(cts.on_published())),
+        "cts_1_trained": lambda: markdown(list(cts.on_trained())),
         "cts_2": lambda: markdown(stored("cts", "table II")),
         "cts_3": lambda: markdown(stored("cts", "table III")),
         "selective_risk_1": lambda: markdown(list(selective_risk.table_1(Path()))),
