@@ -180,7 +180,7 @@ def combination() -> Figure:
         right.annotate(
             name,
             (x, y),
-            (x + 0.25 * side, height),
+            (x + (0.6 if name == "structured-matrix" else 0.25) * side, height),  # the next dot is near that one
             ha="left" if side > 0 else "right",
             va="center",
             weight="bold" if name == "auto" else "normal",

@@ -48,7 +48,7 @@ def proper() -> Figure:
     left.legend(loc="upper right", fontsize="small", frameon=False)
     title(left, "what a prediction costs")
     right.set(xlim=(-12, 12), ylim=(0, 1.05), xlabel="how far the label's logit is ahead", ylabel="push on it")
-    right.text(-11.4, 0.05, "confident and wrong: hardly any push", fontsize="small", color=OVER)
+    right.text(-11.4, 0.05, "confident and\nwrong: hardly\nany push", fontsize="small", color=OVER)
     title(right, "how hard the label is pushed up")
     return figure
 

@@ -30,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=Path,
         nargs="+",
         metavar="PRED",
-        help="a file, a folder of files, or 'a-*.pattern'; several are shown side by side in one table",
+        help="a file, a folder of files, or a pattern, 'part-*.npz'; several are shown side by side in one table",
     )
     add_each_option(parser)
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")

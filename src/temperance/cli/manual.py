@@ -95,8 +95,8 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "predict": (
-        "Writes the predictions of a trained network for the images of any data set, for every other command. Labels "
-        "of classes other than its own are left out.",
+        "Writes the predictions of a trained network for the images of any data set, for every other command. "
+        "Labels are left out if DATA has other classes.",
         (
             "predict run new-images/ -o new.npz",
             "predict run cifar10 --download -o elsewhere.npz",

@@ -58,10 +58,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how the images are read")
     group.add_argument("--val-fraction", type=float, metavar="X", help="share of the training images held out (0.1)")
-    group.add_argument("--split", metavar="NAME", help="how they are chosen: random or stratified")
+    group.add_argument("--split", metavar="NAME", help="how these are chosen: random, stratified, … (random)")
     group.add_argument("--split-seed", type=int, metavar="N", help="seed of that choice (0)")
     group.add_argument("--size", type=int, metavar="PIXELS", help="resize images to this height and width")
-    group.add_argument("--long-tail", type=float, metavar="X", help="rarest class as a share of the most frequent")
+    group.add_argument(
+        "--long-tail", type=float, metavar="X", help="class frequencies fall, the last to this share of the first"
+    )
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
@@ -76,9 +78,9 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("momentum", real, "momentum of SGD (0.9)"),
         ("weight-decay", real, "weight decay (5e-4)"),
         ("schedule", {"choices": ("steps", "cosine", "constant")}, "how the learning rate changes (steps)"),
-        ("drops", {"type": numbers, "metavar": "N,N"}, "epochs, or shares of them, at which it drops (0.43,0.71)"),
+        ("drops", {"type": numbers, "metavar": "N,N"}, "when the learning rate drops: epochs, or shares (0.43,0.71)"),
         ("factor", real, "factor of each drop (0.1)"),
-        ("warmup", whole, "epochs in which it rises (0)"),
+        ("warmup", whole, "epochs in which the learning rate rises (0)"),
         ("clip", optional, "largest norm of the gradient (2; none: no limit)"),
         ("crop", {"type": number, "metavar": "N"}, "crop at random after adding a border: pixels, or a share (0.125)"),
         ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0 (none)"),
@@ -86,7 +88,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("freeze", optional | {"metavar": "N"}, "groups of layers frozen one by one from the classifier down (PLP)"),
         ("keep", {"choices": ("last", "best", "refined")}, "which epoch's network is kept (last)"),
         ("keep-from", whole, "epochs that best and refined skip (a third, at most 40)"),
-        ("precision", {"choices": ("float32", "bfloat16")}, "of the network's arithmetic (float32)"),
+        ("precision", {"choices": ("float32", "bfloat16")}, "numbers that the network computes in (float32)"),
         ("seed", whole, "seed of weights, order, crops, mixtures (0)"),
     ):
         group.add_argument(f"--{name}", help=text, **how)
