@@ -28,7 +28,7 @@ from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
 from temperance.registry import as_names
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
-from temperance.showing import number_table
+from temperance.showing import number_table, paragraphs
 
 RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
@@ -205,10 +205,7 @@ class Comparison(Results):
         for label, failure in self.failures:
             table.add_row(Text(label), *["–"] * (2 + len(accuracy) + len(cost)), Text(failure), style="dim")
         yield table
-        yield ""
-        yield Text(self.verdict)
-        for note in self.notes:
-            yield Text(f"\n{note}")
+        yield from paragraphs(self.verdict, *self.notes)
 
 
 def compare(
