@@ -16,7 +16,6 @@ pair     those differences between any two runs
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import time
@@ -36,11 +35,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test
-from benchmarks.quality.table import Results, read, table
+from benchmarks.quality.table import Results, made_with, read, table, write
 from temperance.calibrators import make_calibrator
 from temperance.data import ImageData, read_images
 from temperance.errors import InputError
-from temperance.jobs.results import Provenance
 from temperance.losses import LOSSES
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
@@ -279,7 +277,6 @@ def measure_all(folder: Path, out: Path, *, jobs: int = 1, n_resamples: int = RE
     """Measure all runs that have ended, some at a time, and write the lines anew."""
     lines = read(folder / "runs.jsonl")
     lines.sort(key=lambda line: RUNS.index(line["run"]) if line["run"] in RUNS else len(RUNS))
-    about = Provenance.of({}, {}, seed=0)
     found: dict[str, dict[str, dict[str, Measured]]] = {}
     ended = [line["run"] for line in lines if "failure" not in line]
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
@@ -295,7 +292,7 @@ def measure_all(folder: Path, out: Path, *, jobs: int = 1, n_resamples: int = RE
             continue
         mine, temperature = result
         found[line["run"]] = mine
-        line |= {"temperature": round(temperature, 4), "measured_at": about.commit}
+        line |= {"temperature": round(temperature, 4), "measured_at": made_with()["commit"]}
         line |= {state: {name: round(each.value, 6) for name, each in mine[state].items()} for state in STATES}
     for line in lines:
         against = control(line["run"], found)
@@ -303,7 +300,7 @@ def measure_all(folder: Path, out: Path, *, jobs: int = 1, n_resamples: int = RE
             mine, other = found[line["run"]], found[against]
             line["against"] = against
             line["differences"] = {state: _differences(mine[state], other[state]) for state in STATES}
-    out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write(out, lines)
 
 
 def _measured_run(folder: Path, run: str, n_resamples: int) -> tuple[dict[str, dict[str, Measured]], float] | str:
