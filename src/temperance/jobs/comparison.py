@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -286,7 +287,7 @@ def compare(
         for outcome in run_all(work, chosen) if run_all else work.run_all(chosen, jobs):
             outcomes.append(outcome)
             progress(len(outcomes) - 1, len(chosen), outcome.label)
-    outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
+    outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else math.inf)
     about = {"methods": [method.label for method in chosen], "n_fit": fit_part.n, "n_test": test_part.n}
     return Comparison(
         rows=tuple(row for outcome in outcomes for row in _rows(outcome, test_part)),

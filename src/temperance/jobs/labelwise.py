@@ -155,7 +155,7 @@ class _Split:
         edges = torch.searchsorted(part, torch.arange(self.n_labels + 1, device=part.device) * self.n_parts).tolist()
         labels = []
         for j, (start, end) in enumerate(pairwise(edges)):
-            of_label = stats._occupied().of(torch.arange(start, end, device=part.device))
+            of_label = stats.occupied().of(torch.arange(start, end, device=part.device))
             cells = of_label._replace(cell=of_label.cell - j * self.n_parts * size)
             labels.append(Parts(SparseBins(*cells, stats.shape), self.n_parts))
         return Parts(whole, self.n_parts), labels
