@@ -42,7 +42,6 @@ from temperance.errors import InputError
 from temperance.losses import LOSSES
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
-from temperance.metrics.detection import auroc
 from temperance.metrics.significance import Difference, Draws, deal, resample
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
@@ -213,8 +212,7 @@ def predictions_of(folder: Path, run: str) -> Path:
 # ----------------------------------------------------------------------------------------------------------- measuring
 
 STATES = ("as trained", "scaled", "auto")
-MEASURED = ("accuracy", "nll", "ece", "adaptive-ece", "brier", "confidence-gap", "aurc")
-FAILURES = "failure-auroc"
+MEASURED = ("accuracy", "nll", "ece", "adaptive-ece", "brier", "confidence-gap", "aurc", "failure-auroc")
 RESAMPLES = 1000
 
 
@@ -230,28 +228,14 @@ class Measured:
 
 
 def measured(probs: Tensor, labels: Tensor, n_resamples: int = RESAMPLES) -> dict[str, Measured]:
-    """Every metric of predictions, and how well their confidence tells right ones from wrong ones."""
+    """Every metric of predictions."""
     metrics = [METRICS[name] for name in MEASURED]
     dealt = deal(batches(probs, labels), len(labels), [(metric, {}) for metric in metrics], _generator())
     found = {}
     for metric, parts in zip(metrics, dealt, strict=True):
-        draws = resample(metric, parts, n_resamples, _generator())
+        draws = resample(metric, parts, n_resamples, _generator(), paired=True)
         found[metric.name] = Measured(metric.value(parts.whole), draws)
-    return found | {FAILURES: failure_auroc(probs, labels, n_resamples)}
-
-
-def failure_auroc(probs: Tensor, labels: Tensor, n_resamples: int) -> Measured:
-    """How often a right prediction is surer than a wrong one."""
-    confidence, predicted = probs.max(1)
-    right = predicted == labels
-
-    def area(rows: Tensor) -> float:
-        chosen, correct = confidence[rows], right[rows]
-        return auroc(chosen[correct], chosen[~correct]) if 0 < correct.sum() < len(rows) else math.nan
-
-    generator, n = _generator(), len(labels)
-    values = [area(torch.randint(n, (n,), generator=generator)) for _ in range(n_resamples)]
-    return Measured(area(torch.arange(n)), Draws(torch.tensor(values, dtype=torch.float64), 1.0))
+    return found
 
 
 def _generator() -> torch.Generator:
@@ -338,7 +322,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "ECE": ("as trained", "ece", True),
         "confidence − accuracy": ("as trained", "confidence-gap", True),
         "AURC": ("as trained", "aurc", True),
-        "failure AUROC": ("as trained", FAILURES, True),
+        "failure AUROC": ("as trained", "failure-auroc", True),
         "T": ("", "temperature", False),
         "NLL, T": ("scaled", "nll", False),
         "ECE, T": ("scaled", "ece", True),
