@@ -28,6 +28,10 @@ from temperance.report.figures import GUIDE, OVER, PLAIN, UNDER, new_figure
 K = 10
 TEAL = "#1b9aaa"
 
+# Where the pixels of an image are.
+SIDE = 160
+Y, X = torch.meshgrid(*[torch.linspace(-1, 1, SIDE)] * 2, indexing="ij")
+
 
 # ------------------------------------------------------------------------------------------------------------ pictures
 
@@ -329,19 +333,16 @@ def grown_adafocal() -> Loss:
     return loss
 
 
-def disc(size: int = 160) -> Tensor:
-    """A blue disc on white. (3, size, size)"""
-    y, x = torch.meshgrid(*[torch.linspace(-1, 1, size)] * 2, indexing="ij")
-    inside = (x.square() + y.square() < 0.5).float()
-    return coloured(inside, UNDER)
+def disc() -> Tensor:
+    """A blue disc on white. (3, SIDE, SIDE)"""
+    return coloured(X.square() + Y.square() < 0.5, UNDER)
 
 
-def stripes(size: int = 160) -> Tensor:
-    """Red stripes on white. (3, size, size)"""
-    y, x = torch.meshgrid(*[torch.linspace(-1, 1, size)] * 2, indexing="ij")
-    return coloured(((x + y) * 4 % 2 < 1).float(), OVER)
+def stripes() -> Tensor:
+    """Red stripes on white. (3, SIDE, SIDE)"""
+    return coloured((X + Y) * 4 % 2 < 1, OVER)
 
 
 def coloured(inside: Tensor, colour: str) -> Tensor:
     ink = torch.tensor([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])[:, None, None]
-    return 1 - inside + inside * ink
+    return torch.where(inside, ink, 1.0)

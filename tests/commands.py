@@ -3,26 +3,18 @@
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from programs import Ended
 from temperance.cli import main
 
 
-class Said(NamedTuple):
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
-
-
-def run(*arguments: str | Path) -> Said:
+def run(*arguments: str | Path) -> Ended:
     """Run a command."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         code = main([str(argument) for argument in arguments])
-    return Said(code, out.getvalue(), err.getvalue())
+    return Ended(code, out.getvalue(), err.getvalue())
 
 
 def applied(calibrator: Path, path: Path, out: Path, *options: str) -> Path:

@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class Ended(NamedTuple):
-    """How a program ended."""
+    """How a program or a command ended, and what it said."""
 
     code: int
     out: str

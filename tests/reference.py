@@ -1,5 +1,7 @@
 """Metrics written as slowly and plainly as possible, to compare with."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -32,6 +34,12 @@ def gaps(confidence: Array, event: Array, n_bins: int, closed: str = "right") ->
 def top(probs: Array, labels: Labels) -> tuple[Array, Array]:
     """Confidence, and whether the prediction (the lowest of tied classes) is right."""
     return probs.max(1), (probs.argmax(1) == labels).astype(float)
+
+
+def two_columns(confidence: Any, correct: Any) -> tuple[Array, Labels]:
+    """Probabilities of two classes with this confidence (of at least one half) and labels that make it so correct."""
+    c = np.asarray(confidence, dtype=float)
+    return np.stack([c, 1 - c], axis=1), 1 - np.asarray(correct, dtype=int)
 
 
 def ece(probs: Array, labels: Labels, n_bins: int = 15, closed: str = "right") -> float:

@@ -133,8 +133,8 @@ def test_failures_are_told_by_the_confidence() -> None:
     probs = logits.softmax(1)
     confidence, predicted = probs.max(1)
     right = predicted == labels
-    found = losses.failure_auroc(probs, labels, 50)
-    assert found.value == auroc(confidence[right], confidence[~right])
+    found = losses.measured(probs, labels, 50)["failure-auroc"]
+    assert found.value == pytest.approx(auroc(confidence[right], confidence[~right]), abs=1e-12)
     assert float(found.draws.values.mean()) == pytest.approx(found.value, abs=0.02)
 
 

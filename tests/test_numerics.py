@@ -5,7 +5,7 @@ import torch
 from scipy.optimize import isotonic_regression
 
 from temperance import isotonic
-from temperance.numerics import prefix_sums, working_type
+from temperance.numerics import prefix_sums, random_folds, working_type
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bool, torch.int64])
@@ -13,6 +13,14 @@ def test_prefix_sums(dtype: torch.dtype) -> None:
     found = prefix_sums(torch.tensor([1, 0, 1, 1]).to(dtype))
     assert found.tolist() == [0, 1, 1, 2, 3]
     assert found.dtype == (torch.float64 if dtype.is_floating_point else torch.int64)
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(11, [4, 4, 3]), (2, [1, 1])])
+def test_folds_are_of_even_sizes_and_follow_the_seed(n: int, sizes: list[int]) -> None:
+    fold = random_folds(n, 3, seed=0)
+    assert torch.bincount(fold).tolist() == sizes
+    assert torch.equal(fold, random_folds(n, 3, seed=0))
+    assert not torch.equal(random_folds(100, 3, seed=0), random_folds(100, 3, seed=1))
 
 
 def test_every_device_but_those_without_it_computes_in_float64() -> None:

@@ -280,8 +280,7 @@ def test_csv_is_readable_by_others(tmp_path: Path) -> None:
 
 
 def parquet_file(folder: Path, **columns: Any) -> Path:
-    pq.write_table(pa.table(columns), folder / "p.parquet")
-    return folder / "p.parquet"
+    return save_parquet(folder, columns)
 
 
 ROWS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]

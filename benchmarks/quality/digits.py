@@ -10,7 +10,6 @@ ECE are those of the test part, means over seeds. It takes about a minute on one
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -20,8 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.quality.table import table
-from temperance.jobs.results import Provenance
+from benchmarks.quality.table import made_with, table, write
 from temperance.losses import LOSSES
 from temperance.metrics import ece
 from temperance.training.criterion import as_loss
@@ -103,16 +101,14 @@ def main() -> None:
     parser.add_argument("losses", nargs="*", default=LOSSES.names, metavar="LOSS", help="default: all of them")
     parser.add_argument("--out", type=Path, help="write the results as JSON lines, in place of what is there")
     args = parser.parse_args()
-    about = Provenance.of({}, {}, seed=0)
-    versions = {"torch": about.versions["torch"], "commit": about.commit}
     lines = []
     for name in args.losses:
         found = [trained(name, seed) for seed in range(SEEDS)]
         each = {key: round(mean(getattr(one, key) for one in found), 4) for key in Outcome._fields}
-        lines.append({"loss": name, **each, "seeds": SEEDS, "epochs": EPOCHS, **versions})
+        lines.append({"loss": name, **each, "seeds": SEEDS, "epochs": EPOCHS, **made_with()})
         print(f"{name:18} {100 * each['accuracy']:6.1f} {100 * each['ece']:6.1f}", flush=True)
     if args.out:
-        args.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write(args.out, lines)
 
 
 if __name__ == "__main__":

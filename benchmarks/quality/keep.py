@@ -11,7 +11,6 @@ minute on one core.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import warnings
 from collections.abc import Iterable
@@ -23,9 +22,8 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor, nn
 
-from benchmarks.quality.table import table
+from benchmarks.quality.table import made_with, table, write
 from temperance.calibrators import Temperature
-from temperance.jobs.results import Provenance
 from temperance.losses import CrossEntropy
 from temperance.metrics import accuracy, nll
 from temperance.report.formats import signed
@@ -118,15 +116,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results as JSON lines, in place of what is there")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # few mistakes of early folds, about which a fit warns
-    about = Provenance.of({}, {}, seed=0)
-    versions = {"torch": about.versions["torch"], "commit": about.commit}
     lines = []
     for said, noise in LABELS.items():
         found = [trained(noise, seed) for seed in range(SEEDS)]
-        lines += [{"labels": said, **line, **versions} for line in summary(found)]
+        lines += [{"labels": said, **line, **made_with()} for line in summary(found)]
     print(markdown(lines))
     if args.out:
-        args.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write(args.out, lines)
 
 
 if __name__ == "__main__":

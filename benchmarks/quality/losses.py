@@ -16,7 +16,6 @@ pair     those differences between any two runs
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import time
@@ -36,15 +35,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test
-from benchmarks.quality.table import Results, read, table
+from benchmarks.quality.table import Results, made_with, read, table, write
 from temperance.calibrators import make_calibrator
 from temperance.data import ImageData, read_images
 from temperance.errors import InputError
-from temperance.jobs.results import Provenance
 from temperance.losses import LOSSES
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
-from temperance.metrics.detection import auroc
 from temperance.metrics.significance import Difference, Draws, deal, resample
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
@@ -215,8 +212,7 @@ def predictions_of(folder: Path, run: str) -> Path:
 # ----------------------------------------------------------------------------------------------------------- measuring
 
 STATES = ("as trained", "scaled", "auto")
-MEASURED = ("accuracy", "nll", "ece", "adaptive-ece", "brier", "confidence-gap", "aurc")
-FAILURES = "failure-auroc"
+MEASURED = ("accuracy", "nll", "ece", "adaptive-ece", "brier", "confidence-gap", "aurc", "failure-auroc")
 RESAMPLES = 1000
 
 
@@ -232,28 +228,14 @@ class Measured:
 
 
 def measured(probs: Tensor, labels: Tensor, n_resamples: int = RESAMPLES) -> dict[str, Measured]:
-    """Every metric of predictions, and how well their confidence tells right ones from wrong ones."""
+    """Every metric of predictions."""
     metrics = [METRICS[name] for name in MEASURED]
     dealt = deal(batches(probs, labels), len(labels), [(metric, {}) for metric in metrics], _generator())
     found = {}
     for metric, parts in zip(metrics, dealt, strict=True):
-        draws = resample(metric, parts, n_resamples, _generator())
+        draws = resample(metric, parts, n_resamples, _generator(), paired=True)
         found[metric.name] = Measured(metric.value(parts.whole), draws)
-    return found | {FAILURES: failure_auroc(probs, labels, n_resamples)}
-
-
-def failure_auroc(probs: Tensor, labels: Tensor, n_resamples: int) -> Measured:
-    """How often a right prediction is surer than a wrong one."""
-    confidence, predicted = probs.max(1)
-    right = predicted == labels
-
-    def area(rows: Tensor) -> float:
-        chosen, correct = confidence[rows], right[rows]
-        return auroc(chosen[correct], chosen[~correct]) if 0 < correct.sum() < len(rows) else math.nan
-
-    generator, n = _generator(), len(labels)
-    values = [area(torch.randint(n, (n,), generator=generator)) for _ in range(n_resamples)]
-    return Measured(area(torch.arange(n)), Draws(torch.tensor(values, dtype=torch.float64), 1.0))
+    return found
 
 
 def _generator() -> torch.Generator:
@@ -279,7 +261,6 @@ def measure_all(folder: Path, out: Path, *, jobs: int = 1, n_resamples: int = RE
     """Measure all runs that have ended, some at a time, and write the lines anew."""
     lines = read(folder / "runs.jsonl")
     lines.sort(key=lambda line: RUNS.index(line["run"]) if line["run"] in RUNS else len(RUNS))
-    about = Provenance.of({}, {}, seed=0)
     found: dict[str, dict[str, dict[str, Measured]]] = {}
     ended = [line["run"] for line in lines if "failure" not in line]
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
@@ -295,7 +276,7 @@ def measure_all(folder: Path, out: Path, *, jobs: int = 1, n_resamples: int = RE
             continue
         mine, temperature = result
         found[line["run"]] = mine
-        line |= {"temperature": round(temperature, 4), "measured_at": about.commit}
+        line |= {"temperature": round(temperature, 4), "measured_at": made_with()["commit"]}
         line |= {state: {name: round(each.value, 6) for name, each in mine[state].items()} for state in STATES}
     for line in lines:
         against = control(line["run"], found)
@@ -303,7 +284,7 @@ def measure_all(folder: Path, out: Path, *, jobs: int = 1, n_resamples: int = RE
             mine, other = found[line["run"]], found[against]
             line["against"] = against
             line["differences"] = {state: _differences(mine[state], other[state]) for state in STATES}
-    out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write(out, lines)
 
 
 def _measured_run(folder: Path, run: str, n_resamples: int) -> tuple[dict[str, dict[str, Measured]], float] | str:
@@ -341,7 +322,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "ECE": ("as trained", "ece", True),
         "confidence − accuracy": ("as trained", "confidence-gap", True),
         "AURC": ("as trained", "aurc", True),
-        "failure AUROC": ("as trained", FAILURES, True),
+        "failure AUROC": ("as trained", "failure-auroc", True),
         "T": ("", "temperature", False),
         "NLL, T": ("scaled", "nll", False),
         "ECE, T": ("scaled", "ece", True),

@@ -5,7 +5,6 @@ libraries take part where they are installed. Lines that are in the file already
 run goes on where it was; `--redo auto` measures a method again. Small sets come first.
 """
 
-import json
 import math
 import time
 import warnings
@@ -22,7 +21,7 @@ from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.peers import PEERS
-from benchmarks.quality.table import METRICS, Results, Row, arguments, markdown, read
+from benchmarks.quality.table import METRICS, Results, Row, arguments, markdown, read, write
 from temperance.calibrators import CALIBRATORS
 from temperance.errors import InputError
 from temperance.files import atomic_write
@@ -117,7 +116,7 @@ def run(
     known = read(out)
     if again:
         with atomic_write(out) as temporary:
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in known if key_of(row) not in again))
+            write(temporary, (row for row in known if key_of(row) not in again))
     done = {key_of(row) for row in known} - again
     todo = [task for task in wanted if task.key not in done]
     results = Results(out)

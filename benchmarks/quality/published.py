@@ -16,10 +16,9 @@ from unittest.mock import patch
 from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test
-from benchmarks.quality.table import read, table
+from benchmarks.quality.table import made_with, read, table, write
 from temperance.calibrators import make_calibrator
 from temperance.errors import TemperanceWarning
-from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS, kernel
 
 # Their name: our metric, its settings, and what their value is divided by: CWECE_s is a sum over ten classes, in the 14
@@ -74,17 +73,16 @@ def published(theirs: dict[str, dict[str, float]]) -> Iterable[dict[str, Any]]:
 
 def run(path: Path, theirs: Path, out: Path) -> None:
     fit_z, fit_y, test_z, test_y = fit_and_test(path)
-    about = Provenance.of({}, {}, seed=0)
     rows = list(published(json.loads(theirs.read_text())))
     for method in METHODS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TemperanceWarning)
             found = make_calibrator(method).fit(fit_z, fit_y)
         rows.append({"who": "temperance", "method": method} | measured(found(test_z), test_y))
-    with out.open("w") as file:
-        for row in rows:
-            rounded = {name: round(value, 7) if isinstance(value, float) else value for name, value in row.items()}
-            file.write(json.dumps({"set": path.stem} | rounded | {"commit": about.commit}) + "\n")
+    rounded = [
+        {name: round(value, 7) if isinstance(value, float) else value for name, value in row.items()} for row in rows
+    ]
+    write(out, [{"set": path.stem} | row | made_with() for row in rounded])
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

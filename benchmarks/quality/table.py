@@ -5,6 +5,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ class Results:
     """A file of JSON lines, one for each run of a study. A run that has a line is not run again."""
 
     def __init__(self, path: Path, **versions: str) -> None:
-        about = Provenance.of({}, {}, seed=0)
         self.path, self.rows = path, read(path)
-        self._made_with = {**versions, "commit": about.commit, "torch": about.versions["torch"]}
+        self._made_with = {**versions, **made_with()}
 
     def __contains__(self, run: Row) -> bool:
         return any(run.items() <= row.items() for row in self.rows)
@@ -36,6 +36,18 @@ class Results:
 
 def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    """Write a file anew."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@cache
+def made_with() -> dict[str, str]:
+    """What a line says of the program that it is of."""
+    about = Provenance.of({}, {}, seed=0)
+    return {"commit": about.commit, "torch": about.versions["torch"]}
 
 
 def arguments(doc: str | None, *, folders: bool = True) -> argparse.ArgumentParser:

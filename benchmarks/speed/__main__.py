@@ -6,19 +6,18 @@ beside one busy process for each core. A line of the file takes the place of an 
 """
 
 import argparse
-import json
 import os
 import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.quality.table import read
-from benchmarks.speed.data import median
+from benchmarks.quality.table import read, write
 from benchmarks.speed.jobs import WAYS, busy, floor
 from benchmarks.speed.tasks import Task, all_tasks
 from temperance.jobs.results import Provenance
@@ -73,7 +72,7 @@ def run(names: Sequence[str], out: Path | None, ways: Sequence[str]) -> None:
                 row |= {"threads": torch.get_num_threads(), "cores": cores, "load": load}
                 about = Provenance.of({}, {}, seed=0)
                 rows[task.name, how] = row | {"versions": about.versions, "commit": about.commit}
-                out.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+                write(out, rows.values())
     Console().print(table)
 
 

@@ -7,7 +7,6 @@ the place of its old line.
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from benchmarks.quality.table import read
+from benchmarks.quality.table import made_with, read, table, write
 from temperance.calibrators import CALIBRATORS, make_calibrator
 from temperance.demo import demo_predictions
-from temperance.jobs.results import Provenance
 
 ROUNDS = 3
 LONG = 20.0  # seconds, after which once is enough
@@ -47,7 +45,6 @@ def measure(name: str, logits: Tensor, labels: Tensor) -> tuple[float, int]:
 def run(out: Path, methods: list[str]) -> None:
     torch.set_num_threads(1)
     make_calibrator("vector").fit(*data(10))  # what is loaded on first use is not part of anyone's time
-    about = Provenance.of({}, {}, seed=0)
     rows = {(row["method"], row["k"]): row for row in read(out)}
     for k in CLASSES:
         logits, labels = data(k)
@@ -55,21 +52,20 @@ def run(out: Path, methods: list[str]) -> None:
             seconds, parameters = measure(name, logits, labels)
             row: dict[str, Any] = {"method": name, "n": len(labels), "k": k}
             row |= {"seconds": round(seconds, 4), "parameters": parameters}
-            rows[name, k] = row | {"threads": 1, "commit": about.commit, "torch": about.versions["torch"]}
-            out.write_text("".join(json.dumps(found) + "\n" for found in rows.values()))
+            rows[name, k] = row | {"threads": 1, **made_with()}
+            write(out, rows.values())
 
 
 def markdown(rows: list[dict[str, Any]], family: str) -> str:
     """The methods of a family, with seconds and numbers learnt; a dash where they were not measured."""
     found = {(row["method"], row["k"]): row for row in rows}
     heads = [f"{what}, 5,000 × {k}" for what in ("seconds", "parameters") for k in CLASSES]
-    lines = [f"| method | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    lines = []
     for method in CALIBRATORS:
         if method.family == family:
             seconds, parameters = zip(*(shown(found.get((method.name, k))) for k in CLASSES), strict=True)
-            cells = (*seconds, *parameters)
-            lines.append(f"| {method.name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append([method.name, *seconds, *parameters])
+    return table(["method", *heads], lines)
 
 
 def shown(row: dict[str, Any] | None) -> tuple[str, str]:

@@ -1,7 +1,5 @@
 """Predictions whose best temperature is exactly 2.5 and whose accuracy is about 70 %."""
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -22,13 +20,7 @@ def synthetic_logits(n: int, k: int, seed: int = 0) -> Arrays:
     return logits.mul_(2.5 * a).numpy(), labels.numpy()
 
 
-def synthetic_probs(n: int, k: int, seed: int = 0) -> Arrays:
+def synthetic_probs(n: int, k: int) -> Arrays:
     """The softmax of `synthetic_logits`."""
-    logits, labels = synthetic_logits(n, k, seed)
+    logits, labels = synthetic_logits(n, k)
     return torch.from_numpy(logits).softmax(1).numpy(), labels
-
-
-def median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else math.fsum(ordered[middle - 1 : middle + 1]) / 2

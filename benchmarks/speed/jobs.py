@@ -13,7 +13,6 @@ once, and those of more than twenty are not run beside busy processes.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import subprocess
@@ -24,13 +23,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.progress import track
 
-from benchmarks.quality.table import read
-from benchmarks.speed.data import median, synthetic_logits
+from benchmarks.quality.table import read, table, write
+from benchmarks.speed.data import synthetic_logits
 from temperance.calibrators import Temperature
 from temperance.jobs.results import Provenance
 from temperance.predictions.disk import write_predictions
@@ -189,7 +189,7 @@ def measure(command: Sequence[str], folder: Path, rounds: int) -> Cost:
     while len(found) < rounds and found[0].cpu <= RUN_ONCE:
         found.append(cost_of(command, folder))
     cpu, wall, peak = zip(*found, strict=True)
-    return Cost(median(list(cpu)), median(list(wall)), max(peak))
+    return Cost(median(cpu), median(wall), max(peak))
 
 
 def run(names: Sequence[str], out: Path | None, rounds: int, ways: Sequence[str]) -> None:
@@ -222,7 +222,7 @@ def run(names: Sequence[str], out: Path | None, rounds: int, ways: Sequence[str]
                     print(f"{key}, {how}: {found}", flush=True)
                     if out:
                         order = [(each, way) for each in jobs() for way in WAYS if (each, way) in rows]
-                        out.write_text("".join(json.dumps(rows[each]) + "\n" for each in order))
+                        write(out, (rows[each] for each in order))
 
 
 # --------------------------------------------------------------------------------------------------------- for the docs
@@ -250,7 +250,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     """
     heads = ["job", "n × k", "CPU s", "least s", "peak MB", "clock s", "busy ÷ quiet", "load"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    torch_alone = np.median([row["torch_cpu"] for row in rows if row["how"] == "quiet"])
+    torch_alone = median(row["torch_cpu"] for row in rows if row["how"] == "quiet")
     lines.append(f"| `import torch` | | {torch_alone:.2f} |" + " |" * (len(heads) - 3))
     busy_rows = {row["job"]: row for row in rows if row["how"] == "busy"}
     for row in rows:
@@ -269,7 +269,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def growth(rows: list[dict[str, Any]]) -> str:
     """How the CPU seconds of a job grow: the exponents in n at the same k, and in k at the same n."""
-    lines = ["| job | grows with | from | to | CPU seconds as its power |", "|---" * 5 + "|"]
+    lines = []
     quiet = [row for row in rows if row["how"] == "quiet" and row["suffix"] == ".npz" and not row["peer"]]
     for grows, same in (("n", "k"), ("k", "n")):
         series: dict[tuple[str, int], list[tuple[float, float]]] = {}
@@ -278,9 +278,9 @@ def growth(rows: list[dict[str, Any]]) -> str:
         for (name, fixed), pairs in series.items():
             sizes = sorted(size for size, _ in pairs)
             if len(sizes) > 1 and all(seconds > 0 for _, seconds in pairs):
-                ends = f"{sizes[0]:,} | {sizes[-1]:,}"
-                lines.append(f"| {name}, {same} = {fixed:,} | {grows} | {ends} | {exponent(pairs):.2f} |")
-    return "\n".join(lines)
+                ends = f"{sizes[0]:,}", f"{sizes[-1]:,}"
+                lines.append([f"{name}, {same} = {fixed:,}", grows, *ends, f"{exponent(pairs):.2f}"])
+    return table(["job", "grows with", "from", "to", "CPU seconds as its power"], lines)
 
 
 def main() -> None:

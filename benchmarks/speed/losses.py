@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.speed.data import median
+from benchmarks.quality.table import table
 from temperance.losses import LOSSES
 from temperance.registry import parse_entry
 from temperance.training.criterion import as_loss
@@ -138,11 +139,10 @@ def markdown(rows: list[dict[str, Any]], names: Collection[str]) -> str:
     latest = {(row["device"], row["how"]): row for row in rows}
     found = [latest[way] for way in ((d, h) for d in ("cuda", "cpu") for h in ("eager", "compiled")) if way in latest]
     heads = [f"{row['about']}, {row['how']}" for row in found]
-    lines = [f"| loss | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    for name in names:
-        cells = [f"{row['ratios'][name]:.2f}" if name in row["ratios"] else "–" for row in found]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    lines = [
+        [name, *(f"{row['ratios'][name]:.2f}" if name in row["ratios"] else "–" for row in found)] for name in names
+    ]
+    return table(["loss", *heads], lines)
 
 
 def main() -> None:

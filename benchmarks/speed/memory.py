@@ -8,7 +8,6 @@ would take too much is refused, and its sentence kept.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -17,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results
 from benchmarks.speed.jobs import LAUNCH
-from temperance.jobs.results import Provenance
 
 CLASSES = (1_000, 32_000, 200_000)
 BINS = (15, 1_000, 1_000_000)
@@ -48,23 +46,20 @@ def measured(path: Path, n_bins: int) -> dict[str, Any]:
 
 def run(out: Path) -> None:
     """Measure what is not in the file yet."""
-    about = Provenance.of({}, {}, seed=0)
-    done = {(row["k"], row["n_bins"]) for row in read(out)}
+    results = Results(out)
     with tempfile.TemporaryDirectory() as folder:
         small = Path(folder) / "small.npz"
         write(small, 10, 10)
         alone = measured(small, 15)["peak"]
         for k in CLASSES:
-            todo = [n_bins for n_bins in BINS if (k, n_bins) not in done]
+            todo = [n_bins for n_bins in BINS if {"k": k, "n_bins": n_bins} not in results]
             path = Path(folder) / f"{k}.npz"
             if todo:
                 write(path, VALUES // k, k)
             for n_bins in todo:
                 found = measured(path, n_bins)
                 found["peak"] = max(found["peak"] - alone, 0)
-                line = {"n": VALUES // k, "k": k, "n_bins": n_bins, **found, "commit": about.commit}
-                with out.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+                results.add({"n": VALUES // k, "k": k, "n_bins": n_bins, **found})
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.quality.table import table
+
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Each task: the least time, our own, and how many times as long others took, the fastest first; quiet and busy.
@@ -19,7 +21,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     | ECE | 1.0 | 2.0 | fast 1.5, slow 10.0 | – | slow 6.7 | 5 |
     """
     heads = ["task", "least ms", "temperance, ms", "others ÷ ours", "busy ÷ quiet", "others ÷ ours, busy"]
-    lines = [f"| {' | '.join([*heads, 'load before'])} |", "|---" * (len(heads) + 1) + "|"]
+    lines = []
     beside_busy = {row["task"]: row for row in rows if row["how"] == "busy"}
     for quiet in rows:
         if quiet["how"] != "quiet":
@@ -33,8 +35,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             alone = all(row["load"] <= row["cores"] for row in (quiet, busy)) and quiet["commit"] == busy["commit"]
             times = f"{busy['seconds']['temperance'] / ours:.1f}" if alone else "–"
             cells += [times, others(busy), f"{busy['load']:.0f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table([*heads, "load before"], lines)
 
 
 def others(row: dict[str, Any]) -> str:

@@ -33,13 +33,13 @@ def top_label(probs: Any, labels: Any) -> tuple[Any, Any]:
     return probs.max(axis=1), probs.argmax(axis=1) == labels
 
 
-def numpy_ece(probs: Any, labels: Any, n_bins: int = 15) -> float:
+def numpy_ece(probs: Any, labels: Any) -> float:
     """A NumPy program that takes care to read the probabilities once."""
     prediction = probs.argmax(1)
     confidence, correct = probs[np.arange(len(probs)), prediction], prediction == labels
-    index = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
-    hits = np.bincount(index, correct, n_bins)
-    sums = np.bincount(index, confidence, n_bins)
+    index = np.clip(np.ceil(confidence * 15).astype(int) - 1, 0, 14)
+    hits = np.bincount(index, correct, 15)
+    sums = np.bincount(index, confidence, 15)
     return float(np.abs(hits - sums).sum() / len(labels))
 
 

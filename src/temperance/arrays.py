@@ -4,6 +4,7 @@ Callers say what they have (`as_logits`, `as_probs`, `from_logits=True`); nothin
 edge everything is torch and trusted. Dense predictions (n, k, *space) with labels (n, *space) become rows.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
@@ -302,7 +303,7 @@ def refuse_non_finite(rows: Tensor, name: str, first_row: int = 0) -> None:
     if bool(bad.any()):
         i, j = (int(v) for v in bad.nonzero()[0])
         value = float(rows[i, j])
-        hint = "; give the log of a zero probability as a large negative number" if value == -float("inf") else ""
+        hint = "; give the log of a zero probability as a large negative number" if value == -math.inf else ""
         row = first_row + i
         raise InputError(f"{name} must be finite; row {row}, class {j} is {value}{hint}", row=row)
 

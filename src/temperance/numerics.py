@@ -61,6 +61,14 @@ def prefix_sums(values: Tensor) -> Tensor:
     return total
 
 
+def random_folds(n: int, n_folds: int, seed: int) -> Tensor:
+    """The fold of each of n samples, at random; their sizes differ by at most one. (n,)"""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    fold = torch.empty_like(order)
+    fold[order] = torch.arange(n) % n_folds
+    return fold
+
+
 def is_whole(values: Tensor) -> bool:
     """Are these all whole numbers?"""
     return bool((values == values.round()).all())

@@ -84,6 +84,13 @@ def number_table(first: str, *numbers: str, title: str | Text | None = None) -> 
     return table
 
 
+def paragraphs(*texts: str) -> Iterator[Text]:
+    """Texts for rich to print, an empty line before each."""
+    from rich.text import Text
+
+    return (Text(f"\n{text}") for text in texts)
+
+
 def percent(value: float, digits: int = 2) -> str:
     """A fraction as a percentage: 0.0866 is 8.66 %."""
     return f"{100 * value:.{digits}f} %"

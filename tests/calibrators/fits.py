@@ -41,6 +41,11 @@ def is_probability(probs: torch.Tensor) -> bool:
     return bool(torch.isfinite(probs).all() and (probs >= 0).all() and (probs.sum(-1) - 1).abs().max() < 1e-9)
 
 
+def two_classes(log_odds: torch.Tensor) -> torch.Tensor:
+    """Logits of two classes with these log-odds. (n, 2)"""
+    return torch.stack([torch.zeros_like(log_odds), log_odds], dim=1)
+
+
 def curve(method: Any, pairs: Any, x: Any) -> Any:
     """The curve that a method draws through (probability, happened) pairs, at x."""
     probs, happened = torch.tensor(sorted(pairs), dtype=torch.float64).T

@@ -25,6 +25,7 @@ from temperance.calibrators.auto import (
 )
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
+from temperance.numerics import random_folds
 from temperance.progress import listening
 
 
@@ -380,7 +381,7 @@ def test_a_class_may_be_missing_among_the_samples_held_out(monkeypatch: pytest.M
     # As with thousands of samples, of which one part is held out.
     monkeypatch.setattr("temperance.calibrators.auto.HELD_OUT", 20)
     logits = 3 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0)) + torch.tensor([3.0, 0.0])
-    fold = Auto()._dealt(100)
+    fold = random_folds(100, 5, seed=0)
     labels = torch.zeros(100, dtype=torch.int64)
     labels[int((fold == 1).nonzero()[0])] = 1
     assert int(labels[fold == 0].sum()) == 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch.nn.functional import logsigmoid
 
+from calibrators.fits import two_classes
 from conftest import random_predictions
 from temperance.calibrators import Beta, Platt, Quadratic
 from temperance.calibrators._fit.logistic import fit_logistic
@@ -23,10 +24,6 @@ from temperance.calibrators.logistic import (
     parabola_features,
     smoothed_targets,
 )
-
-
-def two_classes(log_odds: torch.Tensor) -> torch.Tensor:
-    return torch.stack([torch.zeros_like(log_odds), log_odds], dim=1)
 
 
 def loss_of(theta: Any, columns: Any, target: Any) -> tuple[float, Any]:

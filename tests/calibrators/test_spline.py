@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import CubicSpline
 
+from calibrators.fits import two_classes
 from conftest import random_predictions
 from temperance.calibrators import Platt, Spline
 from temperance.calibrators._fit.logistic import fit_logistic
@@ -14,10 +15,6 @@ from temperance.calibrators.logistic import smoothed_targets
 from temperance.calibrators.spline import SMOOTHINGS, basis, bending, left_out_nll, overlap
 
 heights = st.lists(st.floats(-10, 10), min_size=3, max_size=9).map(lambda h: torch.tensor(h, dtype=torch.float64))
-
-
-def two_classes(log_odds: torch.Tensor) -> torch.Tensor:
-    return torch.stack([torch.zeros_like(log_odds), log_odds], dim=1)
 
 
 def bent(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 from scipy import stats as scipy_stats
 
+from reference import two_columns
 from temperance.metrics import (
     ks,
     ks_p_value,
@@ -31,12 +31,6 @@ P_VALUES = (ks_p_value, kuiper_p_value, spiegelhalter_p_value)
 
 def top(confidence: Any, correct: Any) -> TopLabels:
     return TopLabels(torch.as_tensor(confidence, dtype=torch.float64), torch.as_tensor(correct).bool())
-
-
-def two_columns(confidence: Any, correct: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Probabilities of two classes with this confidence (of at least one half) and labels that make it so correct."""
-    c = np.asarray(confidence, dtype=float)
-    return np.stack([c, 1 - c], axis=1), 1 - np.asarray(correct, dtype=int)
 
 
 samples = st.lists(st.tuples(st.sampled_from([0.5, 0.6, 0.75, 1.0]) | st.floats(0.5, 1), st.booleans()), min_size=1)

@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import random_predictions
+from reference import two_columns
 from temperance.metrics import ece, mmce, smooth_ece
 from temperance.metrics.smooth import NARROWEST
 from temperance.metrics.stats import TopLabels
 
 TINY = 2e-6  # the golden numbers are rounded to six decimals
 Array = npt.NDArray[np.float64]
-
-
-def two_columns(confidence: Any, correct: Any) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Probabilities of two classes with this confidence (of at least one half) and labels that make it so correct."""
-    c = np.asarray(confidence, dtype=float)
-    return np.stack([c, 1 - c], axis=1), 1 - np.asarray(correct, dtype=int)
 
 
 def slow_smooth(confidence: Array, correct: Array, bandwidth: float) -> float:

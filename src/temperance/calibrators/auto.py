@@ -24,6 +24,7 @@ from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.structured import Structured
 from temperance.calibrators.temperature import Temperature
 from temperance.errors import InputError, plural
+from temperance.numerics import random_folds
 from temperance.objectives import Nll, counting
 from temperance.progress import tell
 from temperance.saddlepoint import chance_below_zero
@@ -119,14 +120,14 @@ class Auto(Calibrator):
         # Numbered like the steps in the docstring of the class.
         all_counts = torch.ones_like(logits[:, 0]) if weights is None else weights
         # 1: held-out predictions of each member
-        fold = self._dealt(len(labels)).to(logits.device)
+        fold = random_folds(len(labels), self.folds, self.seed).to(logits.device)
         n_out = _folds_left_out(fold)
         names, log_probs, failures = self._cross_fitted(logits, labels, all_counts, fold, n_out)
         held_out = fold < n_out
         rows, truth, counts = logits[held_out], labels[held_out], all_counts[held_out]
         # 2, and steps 2 and 3 on all folds but one
         mixing = pool_weights(log_probs, truth, counts)
-        again = self._dealt(len(truth)).to(logits.device)
+        again = random_folds(len(truth), self.folds, self.seed).to(logits.device)
         combined, fitted = _cross_combined(log_probs, truth, counts, again, mixing)
         found = {"identity": rows.log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
         losses = {name: _nll(each, truth) for name, each in found.items()}
@@ -182,13 +183,6 @@ class Auto(Calibrator):
         expected = self.weights.new_tensor([named[name] for name in sorted(named)])
         if named and not torch.allclose(expected, self.weights, rtol=1e-6):  # a device without float64 rounds them
             raise InputError("its weights do not match those in its info; fit it again")
-
-    def _dealt(self, n: int) -> Tensor:
-        """The fold of each sample, at random; fold sizes differ by at most one."""
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
-        fold = torch.empty(n, dtype=torch.int64)
-        fold[order] = torch.arange(n) % min(self.folds, n)
-        return fold
 
     def _cross_fitted(
         self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, n_out: int

@@ -16,10 +16,10 @@ from temperance.calibrators._fit.inverse_temperature import (
     stream_inverse_temperature,
 )
 from temperance.calibrators._fit.solvers import (
-    Parametric,
     Problem,
     Solver,
     StreamedProblem,
+    WithSolver,
     minimise,
     prior_samples,
     sample_weight,
@@ -31,7 +31,7 @@ from temperance.objectives import Objective, ObjectiveName
 
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
-class ClassTemperature(StreamCalibrator, Parametric):
+class ClassTemperature(StreamCalibrator, WithSolver):
     """A temperature for each class, fitted jointly by gradient.
 
     p = softmax(z_1 / T_1, …, z_k / T_k), minimising the objective + (2 k / n²) Σ_j (T / T_j − 1)², with T the best
@@ -127,7 +127,7 @@ class RelativeTemperatures:
 
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
-class BiasCorrectedTemperature(Parametric):
+class BiasCorrectedTemperature(WithSolver):
     """Temperature scaling with a bias for each class, which also corrects shifted class frequencies.
 
     p = softmax(z / T + b), minimising the objective + (2 k / n²) (‖b‖² + (T* / T − 1)²), with T* the best temperature

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from temperance.calibrators._fit.descent import Solution
 from temperance.calibrators._fit.inverse_temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
-from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, train
+from temperance.calibrators._fit.solvers import Problem, Solver, WithSolver, minimise, train
 from temperance.calibrators.base import Shared, calibrator
 from temperance.objectives import Objective, ObjectiveName
 
@@ -17,7 +17,7 @@ MOST_UNIFORM = 0.999
 
 
 @calibrator(family="temperature", preserves_argmax=True, takes_objective=True, takes_weights=True)
-class EnsembleTemperature(Parametric):
+class EnsembleTemperature(WithSolver):
     """Temperature scaling mixed with the uncalibrated prediction and the uniform one.
 
     p = w1 softmax(z / T) + w2 softmax(z) + w3 / k with w ≥ 0 and Σ w = 1: T is fitted first, then the weights. Mixing

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, as_scores, as_weights, flatten, no_weight
+from temperance.calibrators.groups import UNKNOWN, places_among
 from temperance.calibrators.weights import either
 from temperance.compiled import first_places
 from temperance.errors import InputError
@@ -125,11 +126,10 @@ def numbered(labels: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
         return labels
     if names is None:
         raise InputError("labels are text, but the calibrator was fitted to class numbers: pass class numbers")
-    known = np.array(names)  # sorted
-    places = np.searchsorted(known, text).clip(max=len(names) - 1)
-    if not (known[places] == text).all():
-        unknown = text[known[places] != text][0].item()
-        raise InputError(f"labels must be among the classes {', '.join(map(repr, names[:8]))}; got {unknown!r}")
+    places = places_among(names, text)
+    if len(unknown := text[places == UNKNOWN]):
+        known = ", ".join(map(repr, names[:8]))
+        raise InputError(f"labels must be among the classes {known}; got {unknown[0].item()!r}")
     return places
 
 

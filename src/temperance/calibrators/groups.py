@@ -21,9 +21,14 @@ def numbered_groups(groups: ArrayLike, logits: Tensor, kept: Tensor | slice) -> 
 
 def known_groups(groups: ArrayLike, names: tuple[str, ...], logits: Tensor) -> Tensor:
     """The number of each row's group among these names, or UNKNOWN."""
-    given, known = _text(groups, logits), np.array(names)
+    return _of_rows(places_among(names, _text(groups, logits)), logits)
+
+
+def places_among(names: tuple[str, ...], given: npt.NDArray[np.str_]) -> npt.NDArray[np.int64]:
+    """The place of each name among these, which are sorted, or UNKNOWN."""
+    known = np.array(names)
     places = np.searchsorted(known, given).clip(max=len(names) - 1)
-    return _of_rows(np.where(known[places] == given, places, UNKNOWN), logits)
+    return np.where(known[places] == given, places, UNKNOWN)
 
 
 def _text(groups: ArrayLike, logits: Tensor) -> npt.NDArray[np.str_]:

@@ -16,7 +16,7 @@ from temperance.calibrators._fit.inverse_temperature import (
 )
 from temperance.calibrators._fit.maps import Diagonal, Full, Map
 from temperance.calibrators._fit.regression import Regression, fit_map, newton
-from temperance.calibrators._fit.solvers import Parametric, StreamedProblem, minimise, prior_samples
+from temperance.calibrators._fit.solvers import StreamedProblem, WithObjective, minimise, prior_samples
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
 from temperance.errors import InputError
@@ -39,7 +39,7 @@ LOG_TINY = math.log(torch.finfo(torch.float64).tiny)
 RIDGE = 1e-6
 
 
-class Ridged(Parametric):
+class Ridged(WithObjective):
     """A linear map of the logits with a weak penalty on it."""
 
     kind: ClassVar[Map]
@@ -153,7 +153,7 @@ class Matrix(Ridged):
 
 
 @calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, most_classes=1000)
-class MatrixOdir(Parametric):
+class MatrixOdir(WithObjective):
     """Matrix scaling with a penalty on everything but the diagonal (ODIR).
 
     p = softmax(W z + b), with λ / (k (k − 1)) Σ_{i≠j} W_ij² + μ / k Σ_i b_i² added to the objective. The diagonal is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Unpack
 
 import torch
@@ -74,7 +75,7 @@ class MetaMis(EntropyThreshold):
         right = (logits.argmax(1) == labels).nonzero().squeeze(1)
         drawn = _draw(right, self.seed)
         # If no prediction is correct, all of them may become uniform.
-        threshold = float("-inf")
+        threshold = -math.inf
         if len(drawn):
             threshold = float(entropy(logits[drawn]).quantile(1 - self.alpha, interpolation="higher"))
         others = torch.ones_like(labels, dtype=torch.bool)

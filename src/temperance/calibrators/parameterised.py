@@ -18,7 +18,7 @@ from temperance.calibrators._fit.inverse_temperature import (
     fit_inverse_temperature,
     unit_of,
 )
-from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, sample_weight, train
+from temperance.calibrators._fit.solvers import Problem, Solver, WithSolver, minimise, sample_weight, train
 from temperance.calibrators.base import Shared, calibrator
 from temperance.errors import InputError
 from temperance.objectives import ObjectiveName
@@ -55,7 +55,7 @@ PRESETS = {
 
 
 @calibrator(family="temperature", preserves_argmax=True, takes_objective=True, scale_free=True)
-class ParameterisedTemperature(Parametric):
+class ParameterisedTemperature(WithSolver):
     """A temperature for each sample, computed by a small network from its largest logits.
 
     p = softmax(z / T(z)), T(z) = |h(z_(1), …, z_(s))| clamped to [0.01, 100], h a ReLU network over the s = 10 largest
@@ -103,15 +103,15 @@ class ParameterisedTemperature(Parametric):
                 f'weight_decay needs solver="released"; got solver={self.solver!r}, which has a prior of its own'
             )
 
-    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         if (scale := unit_of(logits)) != 1:
             self._keep("scale", logits.new_tensor(scale))
             logits = logits / scale
-        objective, preset, k = self._make_objective(weights), PRESETS[self.preset], logits.shape[1]
+        objective, preset, k = self._make_objective(), PRESETS[self.preset], logits.shape[1]
         exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
         features = _features(logits, preset)
         start = random_layers((features.shape[1], *preset.hidden, 1), generator)
-        inverse, record = fit_inverse_temperature(self._make_objective(weights), logits, labels)
+        inverse, record = fit_inverse_temperature(self._make_objective(), logits, labels)
         constant = "caution" in record
         if preset.start != "random" or constant:
             start[-2].zero_()

@@ -10,13 +10,13 @@ from temperance.calibrators._fit.descent import TOLERANCE
 from temperance.calibrators._fit.inverse_temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators._fit.maps import Diagonal, Full, Map
 from temperance.calibrators._fit.regression import fit_map
-from temperance.calibrators._fit.solvers import Parametric
+from temperance.calibrators._fit.solvers import WithObjective
 from temperance.calibrators.base import Shared, calibrator
 from temperance.objectives import ObjectiveName
 from temperance.settings import Positive
 
 
-class Structured(Parametric):
+class Structured(WithObjective):
     """A linear map of temperature-scaled log-probabilities; the fewer the samples, the closer to the identity."""
 
     kind: ClassVar[Map]

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.inverse_temperature import divided, fit_inverse_temperature, stream_inverse_temperature
-from temperance.calibrators._fit.solvers import Parametric, Solver
+from temperance.calibrators._fit.solvers import Solver, WithSolver
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
 from temperance.objectives import ObjectiveName
 
 
 @calibrator(family="temperature", preserves_argmax=True, takes_objective=True, takes_weights=True, scale_free=True)
-class Temperature(StreamCalibrator, Parametric):
+class Temperature(StreamCalibrator, WithSolver):
     """Temperature scaling: divides the logits by one number, fitted to the labels.
 
     p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100], times a power of two if the

@@ -25,7 +25,7 @@ from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.settings import OpenFraction, of_kind
-from temperance.showing import listed, number_table, percent
+from temperance.showing import listed, number_table, paragraphs, percent
 from temperance.threads import one_thread
 
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
@@ -155,10 +155,7 @@ class Abstention(Tabular):
             why = [why_none(rule)] if self.by_group else []
             table.add_row(*group, percent(rule.risk), *cells, *why, end_section=rule.risk == self.rules[-1].risk)
         yield table
-        yield ""
-        yield Text(self.verdict)
-        for note in self.notes:
-            yield Text(f"\n{note}")
+        yield from paragraphs(self.verdict, *self.notes)
 
 
 def abstain(

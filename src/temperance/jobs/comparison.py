@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
 from temperance.registry import as_names
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
-from temperance.showing import number_table
+from temperance.showing import number_table, paragraphs
 
 RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
@@ -205,10 +206,7 @@ class Comparison(Results):
         for label, failure in self.failures:
             table.add_row(Text(label), *["–"] * (2 + len(accuracy) + len(cost)), Text(failure), style="dim")
         yield table
-        yield ""
-        yield Text(self.verdict)
-        for note in self.notes:
-            yield Text(f"\n{note}")
+        yield from paragraphs(self.verdict, *self.notes)
 
 
 def compare(
@@ -289,7 +287,7 @@ def compare(
         for outcome in run_all(work, chosen) if run_all else work.run_all(chosen, jobs):
             outcomes.append(outcome)
             progress(len(outcomes) - 1, len(chosen), outcome.label)
-    outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
+    outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else math.inf)
     about = {"methods": [method.label for method in chosen], "n_fit": fit_part.n, "n_test": test_part.n}
     return Comparison(
         rows=tuple(row for outcome in outcomes for row in _rows(outcome, test_part)),

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators.base import make_calibrator
+from temperance.numerics import random_folds
 
 
 def cross_fitted(
@@ -22,8 +23,7 @@ def cross_fitted(
     Where all samples to fit on have one label, there is nothing to learn: the probabilities stay as they are.
     """
     n = len(labels) if images is None else int(images.max()) + 1
-    fold = torch.empty(n, dtype=torch.long)
-    fold[torch.randperm(n, generator=torch.Generator().manual_seed(seed))] = torch.arange(n) % folds
+    fold = random_folds(n, folds, seed)
     fold = (fold if images is None else fold[images]).to(labels.device)
     found = torch.empty_like(logits)
     for i in range(min(folds, n)):

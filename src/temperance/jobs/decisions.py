@@ -33,7 +33,7 @@ from temperance.predictions.checks import Positive, excerpt
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, listening, no_progress
 from temperance.settings import Seed, of_kind
-from temperance.showing import number_table, percent
+from temperance.showing import number_table, paragraphs, percent
 
 FOLDS = 5
 MANY, FEW_FOLDS = 100_000, 2  # with so many samples half of them are enough to fit on
@@ -199,12 +199,10 @@ class Decisions(Tabular):
         if len(listed) < len(self.costs.decisions):
             rest = f"The {len(listed)} decisions that are taken most often, of {len(self.costs.decisions):,}."
             yield Text(rest, style="dim")
-        yield ""
-        yield Text(self.verdict)
+        yield from paragraphs(self.verdict)
         if self.how:
             yield Text(f"\n{capital(self.how)}.", style="dim")
-        for note in self.notes:
-            yield Text(f"\n{note}")
+        yield from paragraphs(*self.notes)
 
 
 def decide(

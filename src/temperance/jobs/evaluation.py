@@ -42,6 +42,7 @@ from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import OpenFraction, ResamplesOrNone, of_kind
+from temperance.showing import paragraphs
 from temperance.threads import one_thread
 
 # The verdict on samples that have weights.
@@ -220,10 +221,7 @@ class Evaluation(Results):
             table.add_row(*group, title, value, *bounds, *[what] * explained, end_section=last)
         yield Text(self.title, style="bold")  # a table's own title would wrap at the table's width
         yield table
-        yield ""
-        yield Text(self.verdict)
-        for note in self.notes:
-            yield Text(f"\n{note}")
+        yield from paragraphs(self.verdict, *self.notes)
 
 
 def evaluate(

@@ -18,9 +18,9 @@ from temperance.showing import percents
 
 def verdict_of_labels(tally: Tally, names: Sequence[str], n_samples: int, *, calibrated: bool = False) -> str:
     """One paragraph: too high or too low, for which labels, and what to do; `tally` is by label and score."""
-    average = Tally(*(tensor.sum(1) for tensor in tally.tensors().values()))
+    average = tally.mapped(lambda tensor: tensor.sum(1))
     signs = signs_of(average, significant(average, ERROR_RATE / 2))
-    flat = Tally(*(tensor.reshape(-1) for tensor in tally.tensors().values()))
+    flat = tally.mapped(lambda tensor: tensor.reshape(-1))
     in_places = signs_of(flat, significant(flat, ERROR_RATE / 2)).reshape(tally.count.shape).ne(0).any(1)
     n_labels = int((average.count > 0).sum())
     whole = average.total()

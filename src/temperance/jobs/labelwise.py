@@ -129,10 +129,9 @@ class _Split:
             return self._of_sparse(stats)
         if isinstance(stats, Additive):
             shape = (self.n_labels, self.n_parts)
-            shaped = [tensor.reshape(*shape, *tensor.shape[1:]) for tensor in stats.tensors().values()]
-            whole = type(stats)(*(tensor.sum(0) for tensor in shaped))
-            labels = [type(stats)(*(tensor[j] for tensor in shaped)) for j in range(self.n_labels)]
-            return Parts(whole, self.n_parts), [Parts(each, self.n_parts) for each in labels]
+            of_labels = stats.mapped(lambda tensor: tensor.reshape(*shape, *tensor.shape[1:]))
+            labels = zip(*of_labels.tensors().values(), strict=True)
+            return Parts(of_labels.whole(), self.n_parts), [Parts(type(stats)(*each), self.n_parts) for each in labels]
         order = (self.row_part // self.n_parts).argsort(stable=True)
         ends = torch.bincount(self.row_part // self.n_parts, minlength=self.n_labels).cumsum(0).tolist()
         rows = cast(Samples, stats).select(order)
@@ -156,7 +155,7 @@ class _Split:
         edges = torch.searchsorted(part, torch.arange(self.n_labels + 1, device=part.device) * self.n_parts).tolist()
         labels = []
         for j, (start, end) in enumerate(pairwise(edges)):
-            of_label = stats._occupied().of(torch.arange(start, end, device=part.device))
+            of_label = stats.occupied().of(torch.arange(start, end, device=part.device))
             cells = of_label._replace(cell=of_label.cell - j * self.n_parts * size)
             labels.append(Parts(SparseBins(*cells, stats.shape), self.n_parts))
         return Parts(whole, self.n_parts), labels

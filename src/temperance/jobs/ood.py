@@ -29,7 +29,7 @@ from temperance.predictions.given import Set
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Resamples, Seed, of_kind
-from temperance.showing import listed, number_table, percent, percents
+from temperance.showing import listed, number_table, paragraphs, percent, percents
 
 TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": "AUPR out"}
 JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
@@ -145,8 +145,7 @@ class OODComparison(Results):
                     cells += [bounds] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table
-        yield ""
-        yield Text(self.verdict)
+        yield from paragraphs(self.verdict)
 
 
 def told_apart(area: Row, share: Row) -> str:

@@ -23,7 +23,7 @@ from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.given import READING, Set
 from temperance.progress import Progress, no_progress
-from temperance.showing import listed, number_table, percent
+from temperance.showing import listed, number_table, paragraphs, percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -201,8 +201,7 @@ class Comparisons(SeveralSets):
         )
         yield ""
         yield self._sets_table()
-        yield ""
-        yield Text(self.verdict)
+        yield from paragraphs(self.verdict)
 
     def _standings_table(self) -> Table:
         from rich.text import Text

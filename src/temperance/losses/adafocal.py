@@ -10,7 +10,7 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.losses.base import Loss, TorchOptions, Used, loss
 from temperance.losses.distributed import all_rows
-from temperance.losses.focal import MAX_GAMMA, one_minus_p
+from temperance.losses.focal import MAX_GAMMA, Gamma, one_minus_p
 from temperance.losses.rows import Rows
 from temperance.settings import Bounds, Count, NonNegative, of_kind
 
@@ -64,7 +64,7 @@ class AdaFocal(Loss):
         rate: NonNegative = 1.0,
         switch_at: NonNegative = 0.2,
         min_gamma: Annotated[float, Bounds(-MAX_GAMMA, 0)] = -2.0,
-        max_gamma: Annotated[float, Bounds(0, MAX_GAMMA)] = 20.0,
+        max_gamma: Gamma = 20.0,
         n_bins: Count = 15,
         **options: Unpack[TorchOptions],
     ) -> None:

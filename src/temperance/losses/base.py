@@ -22,6 +22,9 @@ from temperance.losses.rows import TINY, Rows
 from temperance.registry import Registry, registered
 from temperance.settings import Bounds, HasSettings, Setting, named, settings_of
 
+# A loss that its paper prints in one way and its program computes in another.
+Variant = Literal["paper", "released"]
+
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 

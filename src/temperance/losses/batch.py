@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from temperance.losses.rows import Rows
 from temperance.metrics.kernel import Bandwidth, Power, canonical_error, loo_bandwidth
 from temperance.metrics.smooth import MMCE_WIDTH
 from temperance.numerics import root, soft_bins
-from temperance.settings import Bounds, Count, NonNegative, Positive
+from temperance.settings import Count, NonNegative, OpenFraction, Positive
 
 KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks, NeurIPS 2021"
 
@@ -240,7 +240,7 @@ class SoftAvUC(BatchLevel, Regulariser):
         self,
         *,
         strength: NonNegative = 1.0,
-        threshold: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.5,
+        threshold: OpenFraction = 0.5,
         temperature: Positive = 1.0,
         **options: Unpack[PenaltyOptions],
     ) -> None:

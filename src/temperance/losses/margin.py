@@ -7,11 +7,10 @@ from typing import Literal, Protocol, Unpack
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, Variant, loss
 from temperance.losses.rows import Rows
 from temperance.settings import NonNegative
 
-Variant = Literal["paper", "released"]
 Aggregation = Literal["mean", "sum"]
 
 

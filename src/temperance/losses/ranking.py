@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.errors import InputError
-from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, Variant, loss
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.margin import Aggregation, Variant, acls_penalty, detach_remedy, distances
+from temperance.losses.margin import Aggregation, acls_penalty, detach_remedy, distances
 from temperance.losses.rows import Rows
 from temperance.losses.selective import SCORES, ScoreName
 from temperance.settings import Count, NonNegative

@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, Variant, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.rows import Rows
 from temperance.metrics.scores import margin, msp, negative_entropy
 from temperance.settings import Count, Fraction, Positive
 
-Variant = Literal["paper", "released"]
 ScoreName = Literal["msp", "margin", "negative-entropy"]
 
 # Confidence scores of probabilities, each from 0 to 1. (n, k) → (n,)

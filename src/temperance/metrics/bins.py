@@ -168,7 +168,7 @@ class SparseBins(Additive):
         """The number of bins of one part, including empty ones."""
         return math.prod(self.form)
 
-    def _occupied(self) -> Cells:
+    def occupied(self) -> Cells:
         """The occupied bins."""
         return Cells(self.cell, self.count, self.confidence, self.hits)
 
@@ -196,7 +196,7 @@ class SparseBins(Additive):
                 )
 
     def settled(self) -> OccupiedBins:
-        cells = self._occupied()
+        cells = self.occupied()
         k = self.form[0] if len(self.form) > 1 else 1
         return OccupiedBins(cells.counts, cells.confidence, cells.hits, cells.cell // self.form[-1], k)
 
@@ -209,7 +209,7 @@ class SparseBins(Additive):
                 f"{size} bins are too many for a picture: they would take {taken}. Choose a smaller n_bins",
                 flags={"n_bins": "--n-bins"},
             )
-        cell, *values = self._occupied()
+        cell, *values = self.occupied()
         count, confidence, hits = (
             v.new_zeros(self.per_part).index_copy_(0, cell, v).reshape(self.form) for v in values
         )
@@ -267,10 +267,10 @@ class SparseClassBins(SparseBins):
             for rows, total in zip(weighted(drawn, self.rows), weighted(drawn, self.total), strict=True):
                 yield type(self)(*next(cells), self.shape, only, rows[None], total[None])
 
-    def _occupied(self) -> Cells:
+    def occupied(self) -> Cells:
         # The first bins of all classes, then the others.
         k, n_bins = self.form
-        given = super()._occupied()
+        given = super().occupied()
         first = given.of(given.cell % n_bins == 0)
         others = given.of(given.cell % n_bins != 0)
         of_class = others.cell // n_bins

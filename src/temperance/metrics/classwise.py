@@ -6,13 +6,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from temperance.metrics.base import metric
+from temperance.metrics.base import MetricClaims, metric
 from temperance.metrics.bins import Bins
 from temperance.metrics.stats import class_bins
 from temperance.settings import of_kind
 
 Norm = Literal["samples", "labels"]
 Classes = Literal["all", "present"]
+
+CLAIMS: MetricClaims = {"range": (0, math.inf), "percent": True, "interval": "distance", "of_classes": True}
+HEADLINE: MetricClaims = {**CLAIMS, "headline": 9}
 
 
 def class_errors(bins: Bins, *, norm: Norm = "samples") -> Tensor:
@@ -50,15 +53,7 @@ def _mean_over_classes(bins: Bins, errors: Tensor, classes: Classes) -> float:
     return float(errors.nanmean())
 
 
-@metric(
-    class_bins,
-    title="classwise ECE",
-    range=(0, float("inf")),
-    headline=9,
-    percent=True,
-    interval="distance",
-    of_classes=True,
-)
+@metric(class_bins, title="classwise ECE", **HEADLINE)
 def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """Classwise expected calibration error: ECE of each class's probability, averaged over classes.
 
@@ -75,14 +70,7 @@ def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all
     return _mean_over_classes(bins, class_errors(bins, norm=norm), classes)
 
 
-@metric(
-    class_bins,
-    title="classwise under-confidence",
-    range=(0, float("inf")),
-    percent=True,
-    interval="distance",
-    of_classes=True,
-)
+@metric(class_bins, title="classwise under-confidence", **CLAIMS)
 def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The under-confident part of classwise ECE: bins where a class happens more often than predicted.
 
@@ -92,14 +80,7 @@ def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "a
     return _mean_over_classes(bins, class_under(bins, norm=norm), classes)
 
 
-@metric(
-    class_bins,
-    title="classwise over-confidence",
-    range=(0, float("inf")),
-    percent=True,
-    interval="distance",
-    of_classes=True,
-)
+@metric(class_bins, title="classwise over-confidence", **CLAIMS)
 def classwise_over(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The over-confident part of classwise ECE: bins where a class happens less often than predicted.
 

@@ -87,11 +87,8 @@ def kuiper_p_value(samples: TopLabels) -> float:
 
 def _walk(samples: TopLabels) -> Tensor:
     """(1/n) Σ (correct − c) over the samples up to each distinct confidence, and 0 before the first."""
-    confidence, correct = samples.ordered.confidence, samples.ordered.correct
-    gap, n = correct.double() - confidence, float(len(confidence))
-    if samples.ordered.weights is not None:
-        gap, n = gap * samples.ordered.weights, float(samples.ordered.weights.sum())
-    sums = prefix_sums(gap)
+    (gaps, n), confidence = samples.gaps(), samples.ordered.confidence
+    sums = prefix_sums(gaps)
     ends = torch.ones(len(sums), dtype=torch.bool, device=sums.device)
     ends[1:-1] = confidence[1:] != confidence[:-1]
     return sums[ends] / n

@@ -1,5 +1,6 @@
 """Proper scores, accuracy, and the spread of loss between classes."""
 
+import math
 from typing import Literal
 
 import torch
@@ -43,7 +44,7 @@ def top_k_accuracy(batch: Batch, *, top: Count = 5) -> Tensor:
     return before.sum(1) < top
 
 
-@mean_metric(title="NLL", range=(0, float("inf")), headline=2, proper=True)
+@mean_metric(title="NLL", range=(0, math.inf), headline=2, proper=True)
 @narrow
 def nll(batch: Columns) -> Tensor:
     """Negative log-likelihood, also called log-loss or cross-entropy: a proper score, in nats.
@@ -80,7 +81,7 @@ def class_nll_sums(batch: Columns) -> Sums:
     return Sums(batch.tally(batch.labels, batch.k), batch.tally(batch.labels, batch.k, batch.nll))
 
 
-@metric(class_nll_sums, title="class loss spread", range=(0, float("inf")), of_classes=True)
+@metric(class_nll_sums, title="class loss spread", range=(0, math.inf), of_classes=True)
 def class_loss_spread(sums: Sums, *, reduce: Literal["mean", "sum"] = "mean", ddof: CountOrZero = 0) -> float:
     """How unevenly the loss falls on classes: the standard deviation of their NLL (SCTL eq. 4).
 

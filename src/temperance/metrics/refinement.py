@@ -6,6 +6,7 @@ CORP decomposition (Dimitriadis, Gneiting and Jordan, 2021) for the event that t
 refinement = uncertainty − discrimination.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -72,7 +73,7 @@ def brier_refinement(samples: TopLabels) -> float:
     return split(samples, brier_total)[1]
 
 
-@metric(top_labels, title="NLL, calibration part", range=(0, float("inf")), interval="distance")
+@metric(top_labels, title="NLL, calibration part", range=(0, math.inf), interval="distance")
 def nll_calibration(samples: TopLabels) -> float:
     """The part of the confidence's log-loss that the best order-preserving recalibration would remove.
 

@@ -109,10 +109,7 @@ def mmce(samples: TopLabels, *, squared: bool = False) -> float:
     >>> round(mmce([[0.9, 0.1], [0.6, 0.4]], [0, 1], squared=True), 6)
     0.078329
     """
-    confidence, correct = samples.ordered.confidence, samples.ordered.correct
-    residual, n = correct.double() - confidence, float(len(confidence))
-    if samples.ordered.weights is not None:
-        residual, n = residual * samples.ordered.weights, float(samples.ordered.weights.sum())
+    (residual, n), confidence = samples.gaps(), samples.ordered.confidence
     before = prefix_sums(residual * torch.exp(confidence / MMCE_WIDTH))[:-1] * torch.exp(-confidence / MMCE_WIDTH)
     total = max(float((residual * (residual + 2 * before)).sum()), 0.0) / n**2
     return total if squared else math.sqrt(total)

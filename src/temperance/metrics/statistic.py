@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -47,6 +47,10 @@ class Statistic:
         """The fields by name, to store or to send to another process; without weights there is no field for them."""
         found = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return {name: tensor for name, tensor in found if tensor is not None}
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The statistic with this change applied to every field."""
+        return type(self)(*map(change, self.tensors().values()))
 
     @property
     def nbytes(self) -> int:
@@ -121,7 +125,7 @@ class Additive(Statistic):
 
     def whole(self) -> Self:
         """The sum of all parts."""
-        return type(self)(*(tensor.sum(0) for tensor in self.tensors().values()))
+        return self.mapped(lambda tensor: tensor.sum(0))
 
     def resampled(self, weights: Tensor) -> Iterator[Self]:
         """For each row of `weights` (resamples, parts), the weighted sum of the parts."""
@@ -177,7 +181,7 @@ class Samples(Statistic):
 
     def select(self, index: Tensor | slice) -> Self:
         """Some of the rows, in the order of `index`."""
-        return type(self)(*(tensor[index] for tensor in self.tensors().values()))
+        return self.mapped(lambda tensor: tensor[index])
 
     def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
         """`size` rows, drawn with replacement; `paired` as in `resample`."""

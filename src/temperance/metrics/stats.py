@@ -185,6 +185,12 @@ class TopLabels(RankedSamples):
     def order(self) -> Tensor:
         return stable_order(self.confidence)
 
+    def gaps(self) -> tuple[Tensor, float]:
+        """Correct minus confidence in order of confidence, times the weights, and what all samples count. (n,)"""
+        confidence, correct, weights = self.ordered.confidence, self.ordered.correct, self.ordered.weights
+        gaps = correct.double() - confidence
+        return (gaps, float(len(gaps))) if weights is None else (gaps * weights, float(weights.sum()))
+
 
 @narrow
 def top_labels(batch: Columns) -> TopLabels:

@@ -58,11 +58,11 @@ class Tally(Additive):
 
     def total(self) -> Self:
         """The sum of all entries. ()"""
-        return type(self)(*(tensor.sum() for tensor in self.tensors().values()))
+        return self.mapped(torch.sum)
 
     def of(self, index: Tensor | slice) -> Self:
         """Some of the entries."""
-        return type(self)(*(tensor[index] for tensor in self.tensors().values()))
+        return self.mapped(lambda tensor: tensor[index])
 
     def beside(self, other: Self) -> Self:
         """The entries of both, concatenated."""
@@ -83,7 +83,7 @@ def class_tally(batch: Batch) -> Tally:
 def tally_by(batch: Batch, of_row: Tensor, size: int, n_bins: int = BINS) -> Tally:
     """Predictions by a number below `size` that each row has, and by confidence. (size, n_bins)"""
     found = _tallied(batch, of_row * n_bins + bin_index(batch.own_confidence, n_bins, "right"), size * n_bins)
-    return Tally(*(tensor.reshape(size, n_bins) for tensor in found.tensors().values()))
+    return found.mapped(lambda tensor: tensor.reshape(size, n_bins))
 
 
 def _tallied(batch: Batch, index: Tensor, size: int) -> Tally:

@@ -75,14 +75,21 @@ class WithObjective(Calibrator):
     def _make_objective(self, weights: Tensor | None = None) -> Objective:
         return counting(self.objective, weights)
 
+    def _streamed_objective(self) -> Objective:
+        """A fresh objective for a stream; those that need all rows at once are refused."""
+        made = self._make_objective()
+        if made.whole or not made.weighs_classes:
+            raise InputError(f"{self.objective} needs all rows at once, so a stream cannot be fitted with it")
+        return made
+
     @property
     def _one_by_one(self) -> str:
         objective = self._make_objective()
         return objective.name if objective.whole else super()._one_by_one
 
 
-class Parametric(WithObjective):
-    """A calibrator whose parameters minimise an objective.
+class WithSolver(WithObjective):
+    """A calibrator that also has the optimiser of a published program.
 
     solver  "exact" finds the optimum; "released" stops where the SCTL authors' program stops
     """
@@ -92,13 +99,9 @@ class Parametric(WithObjective):
         self.solver = solver
 
     def _streamed_objective(self) -> Objective:
-        """A fresh objective for a stream; objectives that need all rows at once, and other solvers, are refused."""
         if self.solver != "exact":
             raise InputError(f"a stream can only be fitted with solver=exact; got solver={self.solver}")
-        made = self._make_objective()
-        if made.whole or not made.weighs_classes:
-            raise InputError(f"{self.objective} needs all rows at once, so a stream cannot be fitted with it")
-        return made
+        return super()._streamed_objective()
 
 
 def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
