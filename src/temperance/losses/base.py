@@ -116,6 +116,16 @@ class Loss(HasSettings, nn.Module):
     def end_epoch(self) -> None:
         """Called after each epoch of training."""
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move class weights and memory with the network, but do not round them when the network is cast."""
+        before = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in before.items():
+            moved = self._buffers[name]
+            if moved is not None and moved.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(moved.device)
+        return self
+
     @property
     def settings(self) -> dict[str, Any]:
         """Its own settings, without torch's."""
