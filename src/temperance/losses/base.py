@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError
 from temperance.losses.rows import TINY, Rows
+from temperance.numerics import uncast
 from temperance.registry import Registry, registered
 from temperance.settings import Bounds, HasSettings, Setting, named, settings_of
 
@@ -118,12 +119,7 @@ class Loss(HasSettings, nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move class weights and memory with the network, but do not round them when the network is cast."""
-        before = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in before.items():
-            moved = self._buffers[name]
-            if moved is not None and moved.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(moved.device)
+        super()._apply(uncast(fn), recurse)  # type: ignore[no-untyped-call]
         return self
 
     @property
