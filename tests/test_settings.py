@@ -9,6 +9,7 @@ import pytest
 
 from temperance.calibrators import Auto, make_calibrator
 from temperance.errors import InputError
+from temperance.heads import make_head
 from temperance.losses import ACLS, AU, MDCA, Focal, make_loss
 from temperance.metrics import ece
 from temperance.registry import as_entry, parse_entry
@@ -27,7 +28,7 @@ from temperance.settings import (
     defaults_of,
     settings_of,
 )
-from temperance.training import Recipe
+from temperance.training import Recipe, make_network
 from temperance.training.job import Job
 
 
@@ -184,6 +185,13 @@ def test_settings_are_checked_when_an_object_is_made_and_again_when_asked() -> N
 def test_settings_of_settings_are_written_with_a_dot(text: str, name: str, settings: dict[str, Any]) -> None:
     assert parse_entry(text) == (name, settings)
     assert parse_entry(as_entry(name, settings)) == (name, settings)
+
+
+@pytest.mark.parametrize("make", [make_calibrator, make_loss, make_head, make_network], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("given", [5, None, Focal, Focal()], ids=repr)
+def test_what_is_no_text_names_no_method(make: Callable[..., Any], given: Any) -> None:
+    with pytest.raises(InputError, match=r"a method is named in text, .*such as 'focal:gamma=2'; got "):
+        make(given, **({"classes": 2} if make is make_network else {}))
 
 
 @pytest.mark.parametrize(

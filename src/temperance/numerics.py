@@ -36,6 +36,16 @@ def working_type(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
+def uncast(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """What `nn.Module._apply` does to each tensor, to the same device but without another type."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        found = move(tensor)
+        return found if found.dtype == tensor.dtype else tensor.to(found.device)
+
+    return moved
+
+
 def bounds(values: Tensor) -> tuple[float, float]:
     """The smallest and the largest value; NaN if there is one."""
     if values.device.type == "cpu":

@@ -108,6 +108,8 @@ def parse_entry(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse_entry("acls:base=focal:base.gamma=2")
     ('acls', {'base': 'focal:gamma=2'})
     """
+    if not isinstance(text, str):
+        raise InputError(f"a method is named in text, with its settings, such as 'focal:gamma=2'; got {text!r}")
     name, *pairs = text.strip().split(":")
     settings = {}
     for pair in pairs:

@@ -195,6 +195,16 @@ def test_moves_and_copies_like_a_layer(kind: type[Head], features: Features) -> 
     assert torch.equal(network(features.train.features.reshape(600, 8, 8)), head(features.train.features))
 
 
+@each_head
+def test_in_a_network_that_is_cast_it_computes_in_float32(kind: type[Head], features: Features) -> None:
+    head, x = make(kind).fit(features), features.train.features[:5].bfloat16()
+    expected = head(x)
+    network = torch.nn.Sequential(head)
+    for dtype in (torch.bfloat16, torch.float64):
+        assert torch.equal(network.to(dtype)(x), expected)
+    assert {tensor.device.type for tensor in network.to("meta").state_dict().values()} == {"meta"}
+
+
 # ---------------------------------------------------------------------------------------------------------- the claims
 
 

@@ -1,5 +1,6 @@
 """Any network as body and classifier: finding the classifier, the body, another head, and what is refused."""
 
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -270,6 +271,36 @@ def test_a_joined_network_has_its_own_hooks() -> None:
     joined = split(network).joined(nn.Linear(6, 2))
     joined.register_forward_hook(lambda *_: None)
     assert n_hooks(network) == 0
+
+
+def patched(network: ResNetLike) -> ResNetLike:
+    """With a method of this object in place of the class's, as accelerate puts one."""
+    network.forward = MethodType(lambda self, x: ResNetLike.forward(self, x), network)  # type: ignore[method-assign]
+    return network
+
+
+def compiled_in_place(network: ResNetLike) -> ResNetLike:
+    network.compile(backend="eager")
+    return network
+
+
+@pytest.mark.parametrize("change", [patched, compiled_in_place, torch.fx.symbolic_trace])
+def test_a_joined_network_calls_its_own_head(change: Any) -> None:
+    """Whatever the network's object has in place of its class's methods."""
+    network, head, x = change(ResNetLike().eval()), nn.Linear(6, 4), images()
+    features, logits = split(network).body(x), network(x)
+    assert torch.allclose(split(network).joined(head)(x), head(features), atol=1e-6)
+    assert torch.equal(network(x), logits)
+
+
+def test_a_network_whose_forward_is_a_function_cannot_have_another_head() -> None:
+    network = ResNetLike()
+    original = network.forward
+    network.forward = lambda x: original(x)  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"forward of this ResNetLike was replaced .*`del network.forward` restores"):
+        split(network).joined(nn.Linear(6, 4))
+    del network.forward
+    assert split(network).joined(nn.Linear(6, 2))(images()).shape == (3, 2)
 
 
 def test_a_joined_head_is_trained_and_the_classifier_is_not() -> None:

@@ -100,6 +100,13 @@ def test_a_wrong_method_is_refused_before_training() -> None:
         CalibrationCallback("temprature")
 
 
+def test_metrics_in_text_and_a_method_that_is_none(tmp_path: Path) -> None:
+    trainer = fitted(tmp_path, Tiny(), CalibrationCallback(metrics="ece, nll"))
+    assert {"val_ece", "val_nll"} == set(trainer.callback_metrics)
+    with pytest.raises(InputError, match=r"named in text, .*; got Temperature\(\)"):
+        CalibrationCallback(Temperature())  # type: ignore[arg-type]
+
+
 def test_a_training_without_validation_is_refused_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pass validation data to fit"):
         fitted(tmp_path, Tiny(), CalibrationCallback(), limit_val_batches=0)

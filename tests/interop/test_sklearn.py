@@ -326,6 +326,8 @@ def test_few_samples_of_a_class() -> None:
         CalibratedClassifier(GaussianNB()).fit(X[:101], y[:101])
     with pytest.raises(InputError, match="y must have at least two classes; all 50 samples are of class 0"):
         CalibratedClassifier(GaussianNB()).fit(X[:50], y[:50])
+    with pytest.raises(InputError, match="y must have samples of at least two classes; it has none"):
+        CalibratedClassifier(GaussianNB()).fit(X[:0], y[:0])
 
 
 def test_prefit_needs_a_fitted_estimator(cancer: Split) -> None:

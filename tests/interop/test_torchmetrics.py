@@ -113,6 +113,15 @@ def test_a_tracker_knows_which_value_is_best() -> None:
     assert CalibrationMetric("confidence-gap").higher_is_better is None
 
 
+def test_it_draws_its_value() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    found = CalibrationMetric("ece", from_logits=True)
+    values = [found(logits, labels) for logits, labels in pieces()]
+    figure, axes = found.plot(values)
+    assert axes.lines[0].get_ydata() == pytest.approx([float(value) for value in values])
+    pyplot.close(figure)
+
+
 @pytest.mark.slow
 def test_processes_sync_to_the_value_of_all_samples(tmp_path: Path) -> None:
     forked(synced, 2, pieces(), tmp_path, imported=("processes", "torchmetrics"))

@@ -120,6 +120,12 @@ class Prediction(NamedTuple):
     label_ids: Any
 
 
+def test_predictions_without_classes_are_refused() -> None:
+    """As `preprocess_logits_for_metrics` leaves them if it takes the most probable class."""
+    with pytest.raises(InputError, match=r"one dimension more than labels; got \(2,\) and \(2,\)"):
+        TrainerCalibration().compute_metrics(Prediction(np.array([0.0, 1.0]), np.array([0, 1])))
+
+
 def test_token_classification_ignores_special_tokens() -> None:
     """Logits (n, length, k), other outputs after them, and labels of −100."""
     generator = np.random.default_rng(0)

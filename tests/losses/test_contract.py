@@ -213,6 +213,17 @@ def test_training_leaves_the_memory_alone(kind: type[Loss]) -> None:
 
 
 @each_loss
+def test_class_weights_and_memory_are_not_rounded_when_a_network_is_cast(kind: type[Loss]) -> None:
+    loss = made(kind, weight=torch.rand(5))
+    before = copy.deepcopy(loss.state_dict())
+    torch.nn.ModuleList([loss]).to(torch.bfloat16)
+    for name, value in loss.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, before[name])
+    assert next(iter(loss.to("meta").buffers())).device.type == "meta"
+
+
+@each_loss
 def test_hyper_parameters_of_the_papers_can_be_set(kind: type[Loss]) -> None:
     for used in kind.hyper_parameters:
         loss = make(kind, **used.settings)

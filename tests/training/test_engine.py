@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from conftest import random_predictions
 from small_images import digits
+from temperance.data import ImageData, Images
 from temperance.errors import DeviceError, FileError, InputError
-from temperance.files import read_tensors
+from temperance.files import read_tensors, write_tensors
 from temperance.losses import LOSSES, AdaFocal, CrossEntropy, make_loss
 from temperance.metrics import nll
 from temperance.predictions import read_pair
@@ -35,6 +36,7 @@ from temperance.training.randomness import seed_of
 from temperance.training.refined import refined_nll
 
 SHARED = ("cross-entropy", "mdca", "crl")  # a loss of each sample, of the batch, and with a record of every sample
+EVEN = torch.ones(10)
 QUICK = Recipe(epochs=2, batch_size=40, lr=0.05, crop=1, flip=False)
 
 
@@ -370,6 +372,50 @@ def test_a_checkpoint_of_another_run_is_refused(
             resume=True,
         )
     assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"network": {"survival": 0.9}}, r"network_settings \{.*'survival': 0\.5\}, not \{.*'survival': 0\.9\}"),
+        ({"weight": torch.linspace(0.5, 2, 10)}, r"class_weights '10 numbers \(\w+\)', not '10 numbers"),
+        ({"weight": None}, r"class_weights '10 numbers \(\w+\)', not None"),
+        ({"pixels": lambda x: 255 - x}, r"images '8×8 pixels and 1 channel of 0\.\d+ ± 0\.\d+', not '8×8"),
+        ({"pixels": lambda x: x.repeat(1, 2, 2, 1)}, "images '8×8 pixels .*not '16×16 pixels"),
+    ],
+    ids=["network", "weights", "no weights", "pixels", "size"],
+)
+def test_what_a_checkpoint_s_weights_do_not_show_must_be_the_same(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    def trained(
+        resume: bool = False, network: Any = None, pixels: Any = lambda x: x, weight: Tensor | None = EVEN
+    ) -> None:
+        data = digits(200)
+        train_part, val, test = (
+            Images(pixels(part.pixels), part.labels)  # type: ignore[attr-defined]
+            for part in (data.train, data.val, data.test)
+        )
+        scaled = train_part.pixels.double() / 255
+        mean, std = (float(scaled.mean()),), (float(scaled.std()),)
+        data = ImageData("digits", train_part, val, test, data.class_names, mean, std)
+        chosen: Any = small_network()
+        chosen.settings = {**chosen.settings, **(network or {"survival": 0.5})}
+        train(chosen, data, CrossEntropy(weight=weight), QUICK, folder=tmp_path / "run", resume=resume)
+
+    trained()
+    with pytest.raises(FileError, match=said):
+        trained(resume=True, **changes)
+
+
+def test_a_checkpoint_of_an_earlier_version_says_less(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    train(small_network(), digits(200), folder=tmp_path / "run", recipe=QUICK)
+    tensors, header = read_tensors(path)
+    said = json.loads(header["configuration"])
+    del said["images"], said["class_weights"], said["network_settings"]
+    write_tensors(path, tensors, {**header, "configuration": json.dumps(said)})
+    train(small_network(), digits(200), folder=tmp_path / "run", recipe=QUICK, resume=True)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

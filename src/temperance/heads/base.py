@@ -22,6 +22,7 @@ from temperance.files import check_format, read_tensors, reading, write_tensors
 from temperance.heads.features import Features, check_features
 from temperance.heads.loop import FeatureBatch, Loop, generator_of, start_layer
 from temperance.losses import Loss
+from temperance.numerics import uncast
 from temperance.progress import Progress, no_progress
 from temperance.registry import Registry, parse_entry, registered
 from temperance.settings import Count, CountOrZero, HasSettings, NonNegative, Positive, Seed, of_kind
@@ -47,8 +48,9 @@ class Head(HasSettings, nn.Module):
     """A classifier of frozen features.
 
     `fit(features)` trains it and forgets any earlier fit. Called with features (n, d) it returns logits (n, k), the
-    same every time. It computes in float32 on the features' device, and the seed determines every random draw. After a
-    fit `history` has a row for each epoch, `info` what else was learnt, and `seconds` the time it took.
+    same every time. It computes in float32 on the features' device, also in a network that is cast, and the seed
+    determines every random draw. After a fit `history` has a row for each epoch, `info` what else was learnt, and
+    `seconds` the time it took.
 
     epochs        number of passes over the training samples, each in a new order
     batch_size    samples per step
@@ -212,6 +214,11 @@ class Head(HasSettings, nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move with the network, but do not round when the network is cast: a head computes in float32."""
+        super()._apply(uncast(fn), recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         if not (self._parameters or self._buffers or self._modules):

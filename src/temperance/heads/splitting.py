@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
@@ -194,11 +195,26 @@ def _replaced(module: nn.Module, old: nn.Module, new: nn.Module, twins: dict[int
         if all(child is module._modules[name] for name, child in children.items()):
             twins[id(module)] = module
         else:
-            twin = type(module).__new__(type(module))
-            # Parameters and buffers are shared, so that both stay on one device; hooks are copied.
-            shared = ("_parameters", "_buffers")
-            for name, value in module.__dict__.items():
-                twin.__dict__[name] = copy(value) if isinstance(value, dict) and name not in shared else value
-            twin.__dict__["_modules"] = children
-            twins[id(module)] = twin
+            twins[id(module)] = _twin(module, children)
     return twins[id(module)]
+
+
+def _twin(module: nn.Module, children: dict[str, nn.Module | None]) -> nn.Module:
+    """A module with other children and everything else of this one."""
+    twin: nn.Module = object.__new__(type(module))  # a traced network's own `__new__` would make another class
+    for name, value in module.__dict__.items():
+        if name == "_compiled_call_impl":  # of `module.compile()`; it calls the module, not its twin
+            continue
+        # Parameters and buffers are shared, so that both stay on one device; hooks are copied.
+        if isinstance(value, dict) and name not in ("_parameters", "_buffers"):
+            value = copy(value)
+        elif isinstance(value, MethodType) and value.__self__ is module:
+            value = MethodType(value.__func__, twin)
+        elif name == "forward":
+            raise InputError(
+                f"the forward of this {type(module).__name__} was replaced by a function, which would go on to call "
+                "the old classifier: split the network before (`del network.forward` restores it)"
+            )
+        twin.__dict__[name] = value
+    twin.__dict__["_modules"] = children
+    return twin

@@ -33,8 +33,7 @@ class HeldOut:
 
     def __init__(self, method: str, metrics: Sequence[str]) -> None:
         make_calibrator(method)  # refused now, not after the training
-        chosen_metrics(metrics)
-        self.method, self.metrics = method, tuple(metrics)
+        self.method, self.metrics = method, chosen_metrics(metrics)
         self._latest: Predictions | None = None
         self._best: Predictions | None = None
 
@@ -48,7 +47,7 @@ class HeldOut:
         self._latest = Predictions.of(logits, labels, from_logits=True)
         return {
             f"{prefix}{metric.name.replace('-', '_')}": metric(logits, labels, from_logits=True)
-            for metric in chosen_metrics(self.metrics)
+            for metric in self.metrics
         }
 
     def latest_is_best(self) -> None:

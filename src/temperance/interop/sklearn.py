@@ -203,6 +203,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def _folds(self, y: Array) -> Any:
         """`cv`, or as many folds as the rarest class has samples if these are fewer."""
+        if not len(y):
+            raise InputError("y must have samples of at least two classes; it has none")
         counts = np.bincount(_numbers(y, self.classes_)).tolist()
         rarest = self.classes_.tolist()[int(np.argmin(counts))]
         if len(counts) < 2:

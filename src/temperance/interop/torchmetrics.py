@@ -83,6 +83,10 @@ class CalibrationMetric(torchmetrics.Metric):
         value = math.nan if nothing else self.metric.value(self.total(), **self.options)
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """A picture of the value, or of several values in a row, as every metric of torchmetrics draws it."""
+        return self._plot(val, ax)
+
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]
         """What torchmetrics asks when it looks for the best value."""

@@ -29,8 +29,9 @@ class TrainerCalibration(TrainerCallback):  # type: ignore[misc]
     folder        where calibrator.safetensors and calibration.html go; by default `output_dir`
     ignore_index  labels to ignore, such as those of special tokens
 
-    `Trainer` has to evaluate during training: `eval_strategy="epoch"`. Sequence classification gives logits (n, k),
-    token classification (n, length, k). After `train`, `calibrator` is the fitted one.
+    `Trainer` has to evaluate during training: `eval_strategy="epoch"`. Of several evaluation sets the last one counts.
+    Sequence classification gives logits (n, k), token classification (n, length, k). After `train`, `calibrator` is the
+    fitted one.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class TrainerCalibration(TrainerCallback):  # type: ignore[misc]
         """The metrics of an evaluation; give it to `Trainer` as its `compute_metrics`."""
         found = prediction.predictions
         logits = torch.as_tensor(found[0] if isinstance(found, tuple) else found)
-        logits = torch.movedim(logits, -1, 1)
+        logits = torch.movedim(logits, -1, 1) if logits.ndim > 1 else logits
         return self._held_out.measured(*as_rows(logits, torch.as_tensor(prediction.label_ids), self.ignore_index))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:

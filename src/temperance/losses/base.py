@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError
 from temperance.losses.rows import TINY, Rows
+from temperance.numerics import uncast
 from temperance.registry import Registry, registered
 from temperance.settings import Bounds, HasSettings, Setting, named, settings_of
 
@@ -118,6 +119,11 @@ class Loss(HasSettings, nn.Module):
 
     def end_epoch(self) -> None:
         """Called after each epoch of training."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move class weights and memory with the network, but do not round them when the network is cast."""
+        super()._apply(uncast(fn), recurse)  # type: ignore[no-untyped-call]
+        return self
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -92,8 +92,8 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_same(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to resume with settings other than those the run started with."""
-    different = [name for name in {**there, **here} if there.get(name) != json.loads(json.dumps(here.get(name)))]
+    """Refuse to resume with settings other than those the run started with, as far as the checkpoint has them."""
+    different = [name for name in there if there[name] != json.loads(json.dumps(here.get(name)))]
     if different:
         name = different[0]
         raise InputError(

@@ -77,11 +77,18 @@ def configuration_of(network: nn.Module, data: ImageData, loss: Loss, recipe: Re
     shapes = [(name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()]
     parameters = sum(parameter.numel() for parameter in network.parameters())
     kind = network.name if isinstance(network, Network | Balanced) else type(network).__name__
+    inner = network.network if isinstance(network, Balanced) else network
     labels = [np.asarray(part.labels.cpu()).tobytes() for part in (data.train, data.val, data.test)]
+    height, width, channels = data.train.shape
+    pixels = ", ".join(f"{mean:.6f} ± {std:.6f}" for mean, std in zip(data.mean, data.std, strict=True))
+    weight = None if loss.weight is None else loss.weight.tolist()
     return {
         "network": f"{kind} of {parameters:,} parameters ({_digest(repr(shapes).encode())})",
         "data": f"{data.name}, {len(data.train)} + {len(data.val)} + {len(data.test)} images ({_digest(*labels)})",
+        "images": f"{height}×{width} pixels and {plural(channels, 'channel')} of {pixels}",
         "loss": " ".join(repr(loss).split()),
+        "class_weights": None if weight is None else f"{len(weight)} numbers ({_digest(repr(weight).encode())})",
+        "network_settings": inner.settings if isinstance(inner, Network) else {},
         **asdict(recipe),
     }
 
