@@ -287,7 +287,7 @@ def decide(
             notes.append(
                 f"These probabilities were calibrated by {data.calibrated_by}, so they are not calibrated again."
             )
-        elif isinstance(predictions, str | Path) and data.split is not None:
+        elif isinstance(predictions, str | Path) and data.other_split is not None:
             val, _, words = own_parts(predictions, **how)
             probs = apply(fit(make_calibrator(method), val), data).scores
             after = Calibrated(probs, method, f"calibrated by {method}, {words}")
