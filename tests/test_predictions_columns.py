@@ -256,6 +256,17 @@ def test_an_option_that_is_given_twice_is_not_dropped(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", PEOPLE)
     said = run("evaluate", path, "--by", "group", "--group", "sex", "--groups", "age")
     assert said.code == 2 and "--group is given twice; a list of several has commas: --group sex,age" in said.err
+    for command, option, one, other in (
+        ("evaluate", "--metrics", "ece", "nll"),
+        ("compare", "--methods", "vector", "auto"),
+        ("abstain", "--risk", "0.1", "0.2"),
+        ("ood", "--scores", "msp", "margin"),
+    ):
+        said = run(command, path, option, one, option, other)
+        assert (
+            said.code == 2
+            and f"{option} is given twice; a list of several has commas: {option} {one},{other}" in said.err
+        )
 
 
 def test_commands_combine_groups(tmp_path: Path) -> None:
