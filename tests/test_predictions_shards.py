@@ -1,5 +1,6 @@
 """A folder of files is one set of predictions: read, measured and calibrated as one file would be."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,12 @@ def test_a_folder_is_the_file_of_all_its_rows(tmp_path: Path, suffix: str) -> No
 def test_a_pattern_chooses_files(tmp_path: Path) -> None:
     folder = shards(tmp_path / "all", ".npz")
     write_predictions(folder / "other.csv", part(slice(0, 9)))
-    with pytest.raises(FileError, match=r"files of different formats .*choose with a pattern, in quotes"):
-        read_predictions(folder)
+    write_predictions(folder / "other.parquet", part(slice(0, 9)))
+    for mixed, n in ((folder, N), (folder / "**" / "*", N), (folder / "other.*", 9)):
+        with pytest.raises(FileError, match=r"files of different formats .*choose with a pattern, in quotes") as said:
+            read_predictions(mixed)
+        (suggested,) = re.findall("in quotes: '(.*)'", str(said.value))
+        assert read_predictions(suggested).n == n
     assert read_predictions(folder / "**" / "part-*.npz").n == N
     assert read_predictions(str(folder / "day=00" / "part-00[01].npz")).n == N * 2 // PARTS
     assert run("evaluate", folder / "day=*" / "*.npz", "--bootstrap", "0").code == 0
