@@ -98,7 +98,11 @@ def test_apply_writes_files_of_the_same_names(saved: Path, tmp_path: Path, suffi
             assert (out / "day=00" / path.name).read_bytes() == single.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "cal.safetensors", "out", f"single{suffix}"]
     assert read_predictions(out).calibrated_by == "temperature"
-    assert "it is a folder" in run("apply", saved, folder, "-o", out).err
+    assert "exists already; name a new folder" in run("apply", saved, folder, "-o", out).err
+    (tmp_path / "empty").mkdir()
+    assert run("apply", saved, folder, "-o", tmp_path / "empty").code == 0
+    assert read_predictions(tmp_path / "empty").fingerprint == read_predictions(out).fingerprint
+    assert "it is a folder" in run("apply", saved, single, "-o", out).err
     with pytest.raises(FileError, match="exists already; name a new folder"):
         write_predictions(out, read_predictions(folder))
     assert "calibrated already" in run("apply", saved, out, "-o", tmp_path / "twice").err
