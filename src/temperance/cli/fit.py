@@ -99,7 +99,8 @@ def run(args: argparse.Namespace) -> None:
     for names, why in by_reason(known.get("left_out", {})):
         print(f"  not fitted: {names}, because {why}")
     print(f"  numbers learnt: {found.n_parameters:,}")
-    absent = [found.class_names[j] if found.class_names else str(j) for j in known.get("absent_classes", ())]
+    present = {label for chunk in data.chunks() for label in chunk.labels.tolist()}
+    absent = [found.class_names[j] if found.class_names else str(j) for j in range(data.k) if j not in present]
     if absent:
         print(f"  classes without {data.row_name}s: {excerpt(absent)}")
     if known.get("converged") is False:
