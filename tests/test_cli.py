@@ -150,6 +150,9 @@ def test_one_method_is_listed_with_what_its_settings_may_be(capsys: pytest.Captu
     assert entry["settings"]["freeze"] == 11
     assert entry["about"]["freeze"]["may be"] == "a whole number of at least 2 or none"
     assert "did you mean focal" in refused(["list", "losses", "fokal"], capsys)
+    for asked in (["list", "calibrators"], ["list", "losses", "acls"], ["list", "calibrators", "temperature"]):
+        assert main(asked) == 0
+        assert not re.search("=(None|True|False)| (None|True|False) +│", capsys.readouterr().out)
 
 
 def test_objectives_are_listed_with_their_settings() -> None:
