@@ -296,6 +296,14 @@ def test_unwritable_outputs_are_refused_first(good: Path, tmp_path: Path, capsys
             assert "cannot be written" in refused(["evaluate", str(good), option, str(path)], capsys)
 
 
+def test_two_outputs_are_two_files(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, link = tmp_path / "page.html", tmp_path / "link.html"
+    link.symlink_to(path)
+    for first, second in (("--json", "--csv"), ("--csv", "--report")):
+        said = refused(["evaluate", str(good), first, str(path), second, str(link)], capsys)
+        assert "is named for two outputs" in said and not path.exists()
+
+
 def test_a_missing_calibrator_file(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not exist" in refused(
         ["evaluate", str(good), "--calibrator", str(tmp_path / "no.safetensors")], capsys
