@@ -250,6 +250,7 @@ def decide(
     0.2
     """
     of_kind("seed", seed, Seed)
+    of_kind("calibrator", calibrator, Calibrator | None)
     if calibrator is not None and method is not None:
         raise InputError(
             "calibrator is one that is fitted already, method one to fit; give one of them",

@@ -211,6 +211,7 @@ def compare_ood(
     """
     of_kind("bootstrap", bootstrap, Resamples)
     of_kind("seed", seed, Seed)
+    of_kind("calibrator", calibrator, Calibrator | None)
     own = _read(inside)
     others = _named(outside)
     for name, other in others.items():
