@@ -150,6 +150,9 @@ def test_one_method_is_listed_with_what_its_settings_may_be(capsys: pytest.Captu
     assert entry["settings"]["freeze"] == 11
     assert entry["about"]["freeze"]["may be"] == "a whole number of at least 2 or none"
     assert "did you mean focal" in refused(["list", "losses", "fokal"], capsys)
+    for asked in (["list", "calibrators"], ["list", "losses", "acls"], ["list", "calibrators", "temperature"]):
+        assert main(asked) == 0
+        assert not re.search("=(None|True|False)| (None|True|False) +│", capsys.readouterr().out)
 
 
 def test_objectives_are_listed_with_their_settings() -> None:
@@ -291,6 +294,14 @@ def test_unwritable_outputs_are_refused_first(good: Path, tmp_path: Path, capsys
     for path in (tmp_path, tmp_path / "no" / "folder.json"):
         for option in ("--json", "--csv", "--report"):
             assert "cannot be written" in refused(["evaluate", str(good), option, str(path)], capsys)
+
+
+def test_two_outputs_are_two_files(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, link = tmp_path / "page.html", tmp_path / "link.html"
+    link.symlink_to(path)
+    for first, second in (("--json", "--csv"), ("--csv", "--report")):
+        said = refused(["evaluate", str(good), first, str(path), second, str(link)], capsys)
+        assert "is named for two outputs" in said and not path.exists()
 
 
 def test_a_missing_calibrator_file(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

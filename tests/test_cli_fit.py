@@ -56,8 +56,9 @@ def test_a_fit_says_what_is_missing(tmp_path: Path) -> None:
     names = ["ant", "bee", "cat", "dog"]
     path = tmp_path / "in.npz"
     write_predictions(path, Predictions.of(logits[keep], labels[keep], from_logits=True, class_names=names))
-    said = run("fit", "class-temperature", path, "-o", tmp_path / "cal.safetensors")
-    assert "  classes without samples: cat\n" in said.out and "stopped before" not in said.out
+    for method in ("class-temperature", "vector", "auto"):
+        said = run("fit", method, path, "-o", tmp_path / "cal.safetensors")
+        assert "  classes without samples: cat\n" in said.out and "stopped before" not in said.out
     said = run("fit", "temperature", path, "-o", tmp_path / "cal.safetensors", "--set", "solver=released")
     assert said.out.endswith("  It stopped before it settled: more steps could still change it.\n")
 

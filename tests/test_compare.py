@@ -15,16 +15,17 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from commands import run
 from conftest import ROOT, over_confident, random_predictions
 from temperance.calibrators import CALIBRATORS, Matrix, Temperature
-from temperance.errors import InputError, plural
+from temperance.errors import FileError, InputError, plural
 from temperance.jobs import comparison
 from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import MEASURED, Method, Outcome
 from temperance.jobs.sides import fit_and_test, read_for_fitting
 from temperance.metrics import METRICS
-from temperance.predictions import Predictions, write_predictions
+from temperance.predictions import Predictions, read_predictions, write_predictions
 
 
 def numbered(n: int, first: int = 0) -> Predictions:
@@ -50,6 +51,20 @@ def found() -> Comparison:
 
 
 # ------------------------------------------------------------------------------------------------------ an honest split
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_file_with_only_one_of_two_sets_is_halved(split: str, tmp_path: Path) -> None:
+    with np.load(pair_file(tmp_path / "pair.npz", 60, 80)) as both:
+        np.savez(tmp_path / "one.npz", **{name: both[name] for name in both if name.startswith(split)})
+    one = read_predictions(tmp_path / "one.npz")
+    fit, test, said = fit_and_test(tmp_path / "one.npz", None, seed=0)
+    assert said.startswith("split at random") and row_numbers(fit) | row_numbers(test) == row_numbers(one)
+    np.savez(tmp_path / "no-labels.npz", val_logits=one.scores, test_logits=one.scores, test_labels=one.labels)
+    with pytest.raises(FileError, match=r"no-labels\.npz: expected val_labels beside val_logits; found val_logits"):
+        fit_and_test(tmp_path / "no-labels.npz", None, seed=0)
+    said_by = run("compare", tmp_path / "no-labels.npz")
+    assert said_by.err.startswith(f"temperance: {tmp_path / 'no-labels.npz'}: expected val_labels beside val_logits; ")
 
 
 @pytest.mark.parametrize("n", [2, 7, 100])

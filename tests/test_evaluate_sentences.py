@@ -271,6 +271,10 @@ def test_labels_that_have_nothing_to_do_with_the_predictions_are_noted() -> None
     assert chance == pytest.approx(by_chance, abs=1e-3) and "the same order" in note
     assert evaluate(probs, labels, bootstrap=0).notes == ()
     assert evaluate(probs[:50], shuffled[:50], bootstrap=0).notes == ()  # too few to tell
+    half = torch.arange(2000) % 2  # 149 of 2,000 are right: 7.45 %, which float32 rounds up and float64 down
+    wrong = torch.eye(2)[torch.where(torch.arange(2000) < 149, half, 1 - half)]
+    found = evaluate(0.8 * wrong + 0.1, half, bootstrap=0)
+    assert "right 7.4 % of the time, with" in found.verdict and "right 7.4 % of the time, worse" in found.notes[0]
     constant = torch.tensor([[0.6, 0.4]]).expand(200, 2)
     assert evaluate(constant, torch.arange(200) % 2, metrics="ece", bootstrap=0).notes == ()
 

@@ -105,6 +105,14 @@ def test_where_all_predictions_are_right_or_wrong_the_rest_is_measured(method: s
     assert "would lower NLL by" in result.notes[-1]
 
 
+def test_no_error_is_not_called_an_error_of_nothing() -> None:
+    logits, labels = samples(5)
+    data = Predictions.of(logits, labels, from_logits=True)
+    assert calibration_gap(data, method="identity")["top-l2"].value == 0
+    note = evaluate(data, gap="identity", bootstrap=0).notes[-1]
+    assert "of the confidence it finds no error" in note and "confidence is off" not in note
+
+
 def test_labels_of_one_class_have_no_gap() -> None:
     found = calibration_gap(samples(100)[0], torch.zeros(100, dtype=torch.long), from_logits=True, method="auto")
     assert found["nll"].value == found["nll"].low == 0

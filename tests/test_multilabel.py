@@ -296,6 +296,11 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
     probs = np.full((4, 3), 1 / 3)
     with pytest.raises(InputError, match="If a sample can have several labels, pass multilabel=True"):
         evaluate(probs, np.array([[1, 1, 0]] * 4))
+    np.savez(tmp_path / "several.npz", probs=probs, labels=np.array([[1, 1, 0]] * 4))
+    (tmp_path / "several.csv").write_text("probs_a,probs_b,label_a,label_b\n0.5,0.5,1,0\n")
+    for path in (tmp_path / "several.npz", tmp_path / "several.csv"):
+        assert "several labels, add --multilabel\n" in run("evaluate", path).err
+        assert "several labels, use evaluate, compare, fit or apply, which can take them\n" in run("abstain", path).err
     (tmp_path / "no.csv").write_text("probs_a,probs_b,label_a\n0.1,0.2,1\n")
     said = run("evaluate", tmp_path / "no.csv", "--multilabel")
     assert said.code == 2 and "there is no column 'label_b'" in said.err and "--label 'y_*'" in said.err

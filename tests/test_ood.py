@@ -141,6 +141,14 @@ def test_all_scores_equal() -> None:
     assert "does not tell" in found.verdict
 
 
+def test_a_set_on_both_sides_is_noted(own: Predictions, other: Predictions) -> None:
+    said = "are the model's own, so they are not unfamiliar: check the files."
+    assert compare_ood(own, own, bootstrap=5).verdict.endswith(f"The predictions on both sides {said}")
+    both = compare_ood(own, {"far": other, "near": own}, bootstrap=5)
+    assert both.verdict.endswith(f"The predictions of near {said}")
+    assert said not in compare_ood(own, other, bootstrap=5).verdict
+
+
 def test_the_verdict_names_a_better_score() -> None:
     logits = torch.zeros(600, 2, dtype=torch.float64)
     logits[:, 0] = torch.rand(600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

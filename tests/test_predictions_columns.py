@@ -189,6 +189,17 @@ def test_labels_can_be_groups_and_a_column_that_is_named_twice_counts_once(tmp_p
         assert sorted(arrays) == ["age", "groups", "labels", "probs", "sex"]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_may_be_two_things_at_once(tmp_path: Path, suffix: str) -> None:
+    table = {"confidence": [0.5, 0.25, 0.75], "correct": [1, 0, 1]}
+    path = save(tmp_path / f"in{suffix}", table)
+    for name, values in table.items():
+        found = read_predictions(path, columns={"weight": name}, answers=True)
+        assert found.weights is not None and found.weights.tolist() == values and found.labels.tolist() == [1, 0, 1]
+    with pytest.raises(FileError, match=r"correct must be .*0\.5|labels must be class numbers"):
+        read_predictions(path, columns={"label": "confidence"}, answers=True).labels  # noqa: B018
+
+
 def test_a_record_without_a_group_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     for row in (0, 1):
@@ -245,6 +256,17 @@ def test_an_option_that_is_given_twice_is_not_dropped(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", PEOPLE)
     said = run("evaluate", path, "--by", "group", "--group", "sex", "--groups", "age")
     assert said.code == 2 and "--group is given twice; a list of several has commas: --group sex,age" in said.err
+    for command, option, one, other in (
+        ("evaluate", "--metrics", "ece", "nll"),
+        ("compare", "--methods", "vector", "auto"),
+        ("abstain", "--risk", "0.1", "0.2"),
+        ("ood", "--scores", "msp", "margin"),
+    ):
+        said = run(command, path, option, one, option, other)
+        assert (
+            said.code == 2
+            and f"{option} is given twice; a list of several has commas: {option} {one},{other}" in said.err
+        )
 
 
 def test_commands_combine_groups(tmp_path: Path) -> None:

@@ -244,6 +244,18 @@ def test_tables_have_names_of_their_own() -> None:
     assert binary.scores[:, 1].tolist() == [0.5, 0.75]
 
 
+def test_a_dictionary_has_the_class_names_of_a_file(tmp_path: Path) -> None:
+    names = ["ant", "bee", "cat"]
+    given: dict[str, Any] = {"logits": LOGITS, "labels": np.array(names)[LABELS], "class_names": names}
+    np.savez(tmp_path / "in.npz", **given)
+    with np.load(tmp_path / "in.npz") as file:
+        for table in (given, file):
+            found = as_predictions(table)
+            assert found.class_names == tuple(names) and found.labels.tolist() == LABELS.tolist()
+    with pytest.raises(InputError, match="class_names must have 3 names"):
+        as_predictions(given | {"class_names": names[:2]})
+
+
 @pytest.mark.parametrize(
     ("table", "options", "sentence"),
     [

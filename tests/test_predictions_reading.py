@@ -6,6 +6,7 @@ And what everyone is told of a wrong value: the file, and the row or the line.
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from safetensors.torch import save_file
 
 from commands import run
 from conftest import random_predictions
-from temperance import compare, evaluate
+from temperance import abstain, apply, compare, decide, evaluate
+from temperance.calibrators import Temperature
 from temperance.errors import FileError, InputError
+from temperance.jobs.ood import compare_ood
 from temperance.metrics import nll
 from temperance.predictions import Predictions, read_pair, read_predictions, write_predictions
 
@@ -397,6 +400,12 @@ def test_compare_takes_arrays_as_evaluate_does(tmp_path: Path) -> None:
     ("arguments", "options", "sentence"),
     [
         ((GOOD_LOGITS,), {}, "arrays need labels"),
+        ((["a.npz", Path("b.npz")],), {}, "several sets, and here is room for one: give them to evaluate_each"),
+        (
+            (GOOD_LOGITS, GOOD_LABELS),
+            {"from_logits": True, "methods": [Temperature]},
+            "a list of names, .* was expected",
+        ),
         ((GOOD_LOGITS, GOOD_LABELS), {}, "pass from_logits=True"),
         (
             (GOOD_LOGITS, GOOD_LABELS),
@@ -412,6 +421,20 @@ def test_compare_takes_arrays_as_evaluate_does(tmp_path: Path) -> None:
 def test_wrong_calls_of_compare(arguments: Any, options: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         compare(*arguments, bootstrap=20, **options)
+
+
+def test_a_calibrator_is_given_itself_and_not_its_file() -> None:
+    file: Any = "cal.safetensors"
+    data = Predictions.of(GOOD_LOGITS, GOOD_LABELS, from_logits=True)
+    for job in (
+        partial(evaluate, data, calibrator=file),
+        partial(abstain, data, calibrator=file),
+        partial(decide, data, costs=np.eye(2), calibrator=file),
+        partial(compare_ood, data, data, calibrator=file),
+        partial(apply, file, data),
+    ):
+        with pytest.raises(InputError, match=r"calibrator must be a calibrator.*; got 'cal\.safetensors'"):
+            job()
 
 
 def test_options_of_arrays_are_refused_for_a_set() -> None:

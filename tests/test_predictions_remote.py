@@ -94,6 +94,15 @@ def test_sentences_name_the_url(memory: Any, tmp_path: Path, monkeypatch: pytest
         evaluate("memory://bucket/*.parquet")
     with pytest.raises(FileError, match=r"nosuch://a\.npz cannot be read: Protocol not known"):
         evaluate("nosuch://a.npz")
+    with monkeypatch.context() as context:
+
+        def no_answer(*_: Any) -> None:
+            raise ConnectionRefusedError("nobody answers")
+
+        for question in ("isdir", "ukey"):
+            context.setattr(type(memory), question, no_answer)
+            said = run("evaluate", "memory://bucket/a.npz")
+            assert said == (2, "", "temperance: memory://bucket/a.npz cannot be read: nobody answers\n")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(MissingExtraError, match=r"reading memory://bucket/bad.npz needs fsspec: pip install 'temp"):
         evaluate("memory://bucket/bad.npz")

@@ -1,5 +1,6 @@
 """A folder of files is one set of predictions: read, measured and calibrated as one file would be."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,12 @@ def test_a_folder_is_the_file_of_all_its_rows(tmp_path: Path, suffix: str) -> No
 def test_a_pattern_chooses_files(tmp_path: Path) -> None:
     folder = shards(tmp_path / "all", ".npz")
     write_predictions(folder / "other.csv", part(slice(0, 9)))
-    with pytest.raises(FileError, match=r"files of different formats .*choose with a pattern, in quotes"):
-        read_predictions(folder)
+    write_predictions(folder / "other.parquet", part(slice(0, 9)))
+    for mixed, n in ((folder, N), (folder / "**" / "*", N), (folder / "other.*", 9)):
+        with pytest.raises(FileError, match=r"files of different formats .*choose with a pattern, in quotes") as said:
+            read_predictions(mixed)
+        (suggested,) = re.findall("in quotes: '(.*)'", str(said.value))
+        assert read_predictions(suggested).n == n
     assert read_predictions(folder / "**" / "part-*.npz").n == N
     assert read_predictions(str(folder / "day=00" / "part-00[01].npz")).n == N * 2 // PARTS
     assert run("evaluate", folder / "day=*" / "*.npz", "--bootstrap", "0").code == 0
@@ -93,7 +98,11 @@ def test_apply_writes_files_of_the_same_names(saved: Path, tmp_path: Path, suffi
             assert (out / "day=00" / path.name).read_bytes() == single.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "cal.safetensors", "out", f"single{suffix}"]
     assert read_predictions(out).calibrated_by == "temperature"
-    assert "it is a folder" in run("apply", saved, folder, "-o", out).err
+    assert "exists already; name a new folder" in run("apply", saved, folder, "-o", out).err
+    (tmp_path / "empty").mkdir()
+    assert run("apply", saved, folder, "-o", tmp_path / "empty").code == 0
+    assert read_predictions(tmp_path / "empty").fingerprint == read_predictions(out).fingerprint
+    assert "it is a folder" in run("apply", saved, single, "-o", out).err
     with pytest.raises(FileError, match="exists already; name a new folder"):
         write_predictions(out, read_predictions(folder))
     assert "calibrated already" in run("apply", saved, out, "-o", tmp_path / "twice").err

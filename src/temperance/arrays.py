@@ -30,6 +30,12 @@ LOG_FLOOR = 1e-12
 # The usual marks of pixels and tokens without a label: in masks, and in torch.
 NO_LABEL = (255, -100)
 
+# What the command line says where several labels are meant: a command that cannot take them has no such option.
+SEVERAL_LABELS = {
+    "pass multilabel=True": "add --multilabel",
+    ", pass multilabel=True": ", use evaluate, compare, fit or apply, which can take them",
+}
+
 # Repeating rows by their weights may make at most this many.
 MOST_REPEATED = 1 << 26
 
@@ -241,7 +247,7 @@ def from_one_hot(labels: Tensor, first_row: int = 0) -> Tensor:
             f"labels must be one class for each sample; row {row} has {int(count[place])} ones. "
             "If a sample can have several labels, pass multilabel=True",
             row=row,
-            flags={"pass multilabel=True": "add --multilabel"},
+            flags=SEVERAL_LABELS,
         )
     return is_one.to(torch.uint8).argmax(1)
 

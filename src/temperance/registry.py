@@ -93,7 +93,11 @@ def as_names(given: str | Iterable[str]) -> list[str]:
     >>> as_names("ece, nll"), as_names(("ece", "nll"))
     (['ece', 'nll'], ['ece', 'nll'])
     """
-    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
+    names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
+    other = next((name for name in names if not isinstance(name, str)), None)
+    if other is not None:
+        raise InputError(f"a list of names, such as ['ece', 'nll'], was expected; got {other!r} in it")
+    return names
 
 
 def parse_entry(text: str) -> tuple[str, dict[str, Any]]:

@@ -16,7 +16,8 @@ WIDTHS = (320, 375, 768, 1280)
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 # What is cut off or lies on something else: elements wider than the space they have, text of pictures outside of them,
-# and texts of one picture that overlap. Marks in the strips of tables may reach over their ends.
+# texts of one picture that overlap, and texts of one row that touch. Marks in the strips of tables may reach over their
+# ends.
 MISPLACED = """
 (() => {
   const found = [];
@@ -40,6 +41,23 @@ MISPLACED = """
         const across = Math.min(box.right, its.right) - Math.max(box.left, its.left);
         const down = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
         if (across > 0.5 && down > 3) found.push(`${named(e)} overlaps ${named(other)}`);
+      }
+    });
+  }
+  for (const row of document.querySelectorAll("tr")) {
+    const lines = [...row.cells].flatMap((e) => {
+      const texts = document.createTreeWalker(e, NodeFilter.SHOW_TEXT), part = document.createRange(), boxes = [];
+      while (texts.nextNode()) {
+        part.selectNodeContents(texts.currentNode);
+        boxes.push(...[...part.getClientRects()].map((box) => [e, box]));
+      }
+      return boxes;
+    });
+    lines.forEach(([e, box], i) => {
+      for (const [other, its] of lines.slice(i + 1)) {
+        const across = Math.min(box.right, its.right) - Math.max(box.left, its.left);
+        const down = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
+        if (e !== other && across > -3 && down > 3) found.push(`${named(e)} touches ${named(other)}`);
       }
     });
   }
@@ -119,13 +137,14 @@ def test_these_tests_can_fail(browser: Browser, axe: str, tmp_path: Path) -> Non
     path = tmp_path / "bad.html"
     path.write_text("""<!doctype html><meta charset=utf-8><title>bad</title>
 <p style="width:2000px">wide</p><div style="width:50px;overflow:hidden;white-space:nowrap">clipped clipped clipped</div>
+<table style="border-spacing:0"><tr><td style="padding:0">one<td style="padding:0">two</table>
 <svg role=img viewBox="0 0 100 100" width=100><text x=0 y=50>one</text><text x=5 y=52>two</text></svg>
 <img src="missing.png"><script>console.error("no"); nothing.at.all();</script>""")
     browser.look(375, dark=False)
     browser.open(path)
     browser.run(f"{axe}; 0")
     found = " ".join(browser.run(MISPLACED))
-    assert all(fault in found for fault in ("the page is", "leaves the page", "needs", "overlaps"))
+    assert all(fault in found for fault in ("the page is", "leaves the page", "needs", "overlaps", "touches"))
     assert any(rule.startswith("image-alt") for rule in browser.run(EVERY_RULE))
     assert len(messages(browser)) >= 2 and requests(browser)[0].endswith("missing.png")
 

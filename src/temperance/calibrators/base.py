@@ -150,10 +150,13 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
             self._fit_rows(rows, truth, counts, parts)
             self.class_names, self.group_names = names, known
             self._keep_reference(rows, truth, counts, parts)
-        return self.set_prior(self.prior).to(home)._warn(torch.bincount(truth, counts))
+        return self.set_prior(self.prior).to(home)._noted(torch.bincount(truth, counts, given.shape[1]))
 
-    def _warn(self, counts: Tensor) -> Self:
-        """Warn about what should not be trusted after a fit to this many samples of each class."""
+    def _noted(self, counts: Tensor) -> Self:
+        """After a fit to this many samples of each class: note absent ones, and warn of what should not be trusted."""
+        absent = (counts == 0).nonzero().flatten().tolist()
+        if absent:
+            self.info["absent_classes"] = absent
         cautions = [self.info.get("caution"), priors.imbalance(counts) if self.prior is None else None]
         for caution in filter(None, cautions):
             # Without the method's name, so that Python shows it once if many methods are fitted to the same samples.

@@ -94,7 +94,7 @@ class ClassTemperature(StreamCalibrator, WithSolver):
         """Store inverse temperatures found in units of the shared one."""
         absent = counts == 0
         inverse = torch.where(absent, 1.0, found.parameters.clamp(S_LOW, S_HIGH)) * shared
-        self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()}
+        self.info = found.info
         self._keep("temperatures", 1 / inverse)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
@@ -169,8 +169,7 @@ class BiasCorrectedTemperature(WithSolver):
             low, high = torch.full_like(start, -torch.inf), torch.full_like(start, torch.inf)
             low[0], high[0] = S_LOW, S_HIGH
             found = minimise(problem, start, low=low, high=high)
-        absent = (present == 0).nonzero().flatten().tolist()
-        self.info = found.info | {"absent_classes": absent} | caution_of(record)
+        self.info = found.info | caution_of(record)
         self._keep("temperature", 1 / (found.parameters[0].clamp(S_LOW, S_HIGH) * shared))
         self._keep("bias", bias(found.parameters[1:]))
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import add_output_options, check_outputs, emit
-from temperance.cli.reading import add_by_option, add_reading_options, is_by_group, reading_options
+from temperance.cli.reading import Once, add_by_option, add_reading_options, is_by_group, reading_options
 from temperance.errors import InputError
 
 
@@ -21,6 +21,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     parser.add_argument(
         "--risk",
+        action=Once,
         metavar="R",
         help="the error that you accept, between 0 and 1; comma-separated (0.01,0.02,0.05,0.1,0.2)",
     )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import check_outputs, check_page_name, progress_bar
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import Once, add_reading_options, reading_options
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,6 +27,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument(
         "--objectives",
+        action=Once,
         default="nll,label-smoothing,focal,class-scaled",
         metavar="NAMES",
         help="objectives to train it with, comma-separated",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_calibrator_name, check_outputs, emit, progress_bar
 from temperance.cli.reading import (
+    Once,
     add_by_option,
     add_each_option,
     add_ray_option,
@@ -39,7 +40,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def add_comparing_options(parser: argparse.ArgumentParser, saved: str = "save the recommended calibrator here") -> None:
     parser.add_argument(
-        "--methods", default="", metavar="NAMES", help="comma-separated, with name:setting=value; a list is a+b"
+        "--methods",
+        action=Once,
+        default="",
+        metavar="NAMES",
+        help="comma-separated, with name:setting=value; a list is a+b",
     )
     add_by_option(parser, "also fit `grouped`, whose correction differs between groups of samples")
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")

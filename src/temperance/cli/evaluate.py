@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
 from temperance.cli.reading import (
+    Once,
     add_by_option,
     add_each_option,
     add_ray_option,
@@ -42,7 +43,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--metrics", default="", metavar="NAMES", help="comma-separated names, or all; with settings ece:n_bins=10"
+        "--metrics",
+        action=Once,
+        default="",
+        metavar="NAMES",
+        help="comma-separated names, or all; with settings ece:n_bins=10",
     )
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
     parser.add_argument(

@@ -127,7 +127,8 @@ def _calibrator(args: argparse.Namespace) -> Calibrator:
 
 
 def run_apply(args: argparse.Namespace) -> None:
-    check_outputs(args)
+    if args.predictions.is_file():
+        check_outputs(args)
 
     from temperance.calibrators.priors import SAME, UNIFORM
     from temperance.jobs.application import ADAPT, LARGE, apply, fitted_on_these, read_prior, with_prior
@@ -136,7 +137,7 @@ def run_apply(args: argparse.Namespace) -> None:
     check_output(args.output)
     calibrator = _calibrator(args)
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
-    refuse_overwriting(args.output, [shard.source for shard in data.shards])
+    refuse_overwriting(args.output, [args.calibrator, args.predictions, *(shard.source for shard in data.shards)])
     if args.prior is not None:
         calibrator = with_prior(calibrator, read_prior(args.prior, data.k, (UNIFORM, SAME, ADAPT)), data)
     if args.ray is not None:

@@ -42,16 +42,24 @@ def run(args: argparse.Namespace) -> None:
     table = Table(show_edge=False, pad_edge=False)
     if args.name is None:
         columns = ["name", "what it is", "settings"]
-        rows = [[e["name"], e["summary"], ", ".join(f"{n}={v}" for n, v in e["settings"].items())] for e in entries]
+        rows = [
+            [e["name"], e["summary"], ", ".join(f"{n}={_written(v)}" for n, v in e["settings"].items())]
+            for e in entries
+        ]
     else:
         columns = ["setting", "default", "may be", "what it is for"]
-        rows = [[n, str(v), *entries[0]["about"][n].values()] for n, v in entries[0]["settings"].items()]
+        rows = [[n, _written(v), *entries[0]["about"][n].values()] for n, v in entries[0]["settings"].items()]
         print(f"{args.name}: {entries[0]['summary']}\n")
     for i, title in enumerate(columns):
         table.add_column(title, no_wrap=i == 0, style="dim" if title == "settings" else None)
     for row in rows:
         table.add_row(*row)
     show(table)
+
+
+def _written(value: object) -> str:
+    """A value as the command line takes it: none, true, false."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def described(kind: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import Once, add_reading_options, reading_options
 
 if TYPE_CHECKING:
     from temperance.metrics.familiarity import Reference
@@ -25,7 +25,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="OUT",
         help="the same model's predictions on other data; labels are not needed",
     )
-    parser.add_argument("--scores", default="", metavar="NAMES", help="comma-separated: msp, margin, energy, … (all)")
+    parser.add_argument(
+        "--scores", action=Once, default="", metavar="NAMES", help="comma-separated: msp, margin, energy, … (all)"
+    )
     parser.add_argument(
         "--features",
         type=Path,

@@ -41,8 +41,10 @@ def check_outputs(args: argparse.Namespace) -> None:
     outputs = [given[name] for name in OUTPUTS if isinstance(given.get(name), Path) and given[name] != STDOUT]
     values = [value for name, value in given.items() if name not in OUTPUTS]
     inputs = [path for value in values for path in (value if isinstance(value, list) else [value])]
-    for path in outputs:
+    for i, path in enumerate(outputs):
         check_writable(path)
+        if path.resolve() in (other.resolve() for other in outputs[:i]):
+            raise FileError(f"{path} is named for two outputs, and one would overwrite the other; name two files")
         refuse_overwriting(path, [path for path in inputs if isinstance(path, Path)])
     if given.get("report") is not None:
         check_page_name(given["report"])

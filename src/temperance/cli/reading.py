@@ -41,7 +41,7 @@ class Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         before = getattr(namespace, self.dest)
-        if before is not None:
+        if before != self.default:
             name = self.option_strings[0]
             raise InputError(f"{name} is given twice; a list of several has commas: {name} {before},{values}")
         setattr(namespace, self.dest, values)

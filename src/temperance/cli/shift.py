@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
+from temperance.cli.reading import Once
 from temperance.cli.train import best_device
 from temperance.errors import InputError
 from temperance.settings import Count, of_kind
@@ -19,11 +20,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="also measure with a saved calibrator applied")
     parser.add_argument(
         "--corruptions",
+        action=Once,
         default="",
         metavar="NAMES",
         help="comma-separated: fog, gaussian-noise, … (the fifteen of the benchmark)",
     )
-    parser.add_argument("--severities", default="1,2,3,4,5", metavar="N,N", help="from 1 to 5 (all)")
+    parser.add_argument("--severities", action=Once, default="1,2,3,4,5", metavar="N,N", help="from 1 to 5 (all)")
     parser.add_argument("--limit", type=int, metavar="N", help="measure on N test images, drawn at random")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the corruptions (0)")

@@ -199,6 +199,7 @@ def abstain(
     risks = np.atleast_1d(risk).tolist()
     for name, value in (*(("risk", each) for each in risks), ("level", level)):
         of_kind(name, value, OpenFraction)
+    of_kind("calibrator", calibrator, Calibrator | None)
     if not risks:
         raise InputError("risk must be at least one number between 0 and 1")
     data = as_predictions(

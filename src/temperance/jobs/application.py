@@ -25,6 +25,7 @@ from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.checks import Positive, Text, excerpt
 from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import as_predictions
+from temperance.settings import of_kind
 
 # Files of more values than this are fitted in several passes.
 LARGE = 1 << 24
@@ -160,6 +161,7 @@ def apply(
     >>> found.calibrated_by
     'temperature'
     """
+    of_kind("calibrator", calibrator, Calibrator)
     how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
     how |= {"answers": answers, "multilabel": multilabel}
     if isinstance(predictions, Predictions):

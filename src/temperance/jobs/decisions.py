@@ -248,6 +248,7 @@ def decide(
     0.2
     """
     of_kind("seed", seed, Seed)
+    of_kind("calibrator", calibrator, Calibrator | None)
     if calibrator is not None and method is not None:
         raise InputError(
             "calibrator is one that is fitted already, method one to fit; give one of them",
@@ -285,7 +286,7 @@ def decide(
             notes.append(
                 f"These probabilities were calibrated by {data.calibrated_by}, so they are not calibrated again."
             )
-        elif isinstance(predictions, str | Path) and data.split is not None:
+        elif isinstance(predictions, str | Path) and data.other_split is not None:
             val, _, words = own_parts(predictions, **how)
             probs = apply(fit(make_calibrator(method), val), data).scores
             after = Calibrated(probs, method, f"calibrated by {method}, {words}")

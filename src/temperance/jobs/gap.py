@@ -129,12 +129,15 @@ def gap_sentence(gaps: Mapping[str, Gap]) -> str:
     def told(name: str, *, percent: bool) -> str:
         return f"{shown(gaps[name].value, percent=percent)} (at least {shown(gaps[name].low, percent=percent)})"
 
-    confidence = (
-        f"; confidence is off by {told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} "
-        "in root mean square."
-        if "top-l1" in gaps
-        else ". There is no confidence gap to measure, because all predictions are right or all are wrong."
-    )
+    if "top-l1" not in gaps:
+        confidence = ". There is no confidence gap to measure, because all predictions are right or all are wrong."
+    elif gaps["top-l2"].value:
+        confidence = (
+            f"; confidence is off by {told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} "
+            "in root mean square."
+        )
+    else:
+        confidence = "; of the confidence it finds no error, which does not mean that there is none."
     return (
         "Measured without bins, by a calibrator on samples that it was not fitted on: calibration would lower NLL by "
         f"{told('nll', percent=False)} and Brier by {told('brier', percent=False)}{confidence} "

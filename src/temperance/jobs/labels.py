@@ -43,7 +43,7 @@ class LabelCounts:
 
     def _by_chance(self, predicted: Tally) -> float:
         """How often predictions would be right if the labels had nothing to do with them."""
-        return float((self.counts / self.n) @ (predicted.count / self.n))
+        return float((self.counts.double() / self.n) @ (predicted.count.double() / self.n))
 
     def notes(self, predicted: Tally, names: Sequence[str], *, answers: bool = False) -> list[str]:
         """What a reader should know about the labels; `predicted` is the tally by predicted class."""
@@ -61,23 +61,19 @@ class LabelCounts:
         """How many standard deviations the accuracy is above that of unrelated labels."""
         by_chance = self._by_chance(predicted)
         deviation = math.sqrt(by_chance * (1 - by_chance) / self.n)
-        return (_accuracy(predicted) - by_chance) / deviation if deviation else 0.0
+        return (float(predicted.total().accuracy) - by_chance) / deviation if deviation else 0.0
 
     def unrelated(self, predicted: Tally) -> str:
         """A sentence about labels of several classes that have nothing to do with the predictions, if that is so."""
         if self.n < ENOUGH_ROWS or self.related(predicted, CHANCE) or int((predicted.count > 0).sum()) == 1:
             return ""
-        right, chance = percents((_accuracy(predicted),), (self._by_chance(predicted),))
+        right, chance = percents((float(predicted.total().accuracy),), (self._by_chance(predicted),))
         than = "worse than" if self._above_chance(predicted) < -CERTAIN else "no better than"
         return (
             f"The predictions are right {right} of the time, {than} chance: unrelated labels would give "
             f"{chance}. If you expected more, check that labels and predictions have the same order and number the "
             "classes alike."
         )
-
-
-def _accuracy(predicted: Tally) -> float:
-    return float(predicted.hits.sum() / predicted.count.sum())
 
 
 def one_outcome(right: int, of_what: str = "") -> str:

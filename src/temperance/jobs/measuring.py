@@ -60,6 +60,7 @@ def statistics_of(
     """What an evaluation needs to know about these rows; with `of_block` they are one block of several."""
     of_kind("n_bins", n_bins, NBins)
     of_kind("seed", seed, Seed)
+    of_kind("calibrator", calibrator, Calibrator | None)
     if calibrator is not None:
         refuse_calibrated(data)
     wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)

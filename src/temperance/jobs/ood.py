@@ -106,7 +106,7 @@ class OODComparison(Results):
             text.append(f"The score {best.method} does better: {better} of the time.")
         elif len(self.scores) > 1:
             text.append("No other score does clearly better.")
-        return " ".join(text)
+        return " ".join(filter(None, [*text, self._same]))
 
     @property
     def _too_few(self) -> str:
@@ -116,6 +116,15 @@ class OODComparison(Results):
         if sizes[smallest] >= FEWEST:
             return ""
         return f"Too few samples to tell: each set needs at least {FEWEST}, and {smallest} has {sizes[smallest]}."
+
+    @property
+    def _same(self) -> str:
+        """A sentence about sets that are the model's own data once more."""
+        own, *others = self.provenance.inputs.values()
+        same = [name for name, other in zip(self.sizes, others, strict=True) if other == own]
+        which = f"of {listed(same)}" if len(self.sizes) > 1 else "on both sides"
+        said = f"The predictions {which} are the model's own, so they are not unfamiliar: check the files."
+        return said if same else ""
 
     def _word(self) -> str:
         """What the intervals say about every set."""
@@ -201,6 +210,7 @@ def compare_ood(
     """
     of_kind("bootstrap", bootstrap, Resamples)
     of_kind("seed", seed, Seed)
+    of_kind("calibrator", calibrator, Calibrator | None)
     own = _read(inside)
     others = _named(outside)
     for name, other in others.items():

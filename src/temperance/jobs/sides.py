@@ -21,7 +21,7 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
             f"fitted on {plural(fit_part.n_counted, fit_part.row_name)}, measured on {test_part.n_counted:,} others",
         )
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
-    if not isinstance(fit, Predictions) and whole.split is not None:
+    if not isinstance(fit, Predictions) and whole.other_split is not None:
         return own_parts(fit, **how)
     whole = counting(whole)
     first, second = whole.halves(seed)

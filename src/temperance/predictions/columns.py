@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from temperance.arrays import SEVERAL_LABELS
 from temperance.errors import InputError
 from temperance.predictions.checks import (
     CONFIDENCE,
@@ -171,7 +172,10 @@ def _label_columns(known: list[str], what: str, scores: list[str], wanted: Wante
 def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     """What a table would need, and how to name columns that have other names."""
     needed = wanted.labels == "required"
-    if scores:
+    if scores and not wanted.answers and any(name.startswith("label_") for name in known):
+        own = flag = ". If a sample can have several labels, pass multilabel=True"
+        expected = f"expected the column {wanted.label_names[0]} beside {excerpt(scores)}"
+    elif scores:
         own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
         expected = f"expected the column {wanted.label_names[0]} beside {excerpt(scores)}"
     elif wanted.answers:
@@ -187,7 +191,9 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
         several = "the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
         one = "the column logits (or probs), the score of the positive class"
         expected = f"expected {several if wanted.positive is None else one}{', and label' * needed}"
-    return InputError(f"{expected}; found {excerpt(known)}{_hint(known, wanted) or own}", flags={own: flag})
+    return InputError(
+        f"{expected}; found {excerpt(known)}{_hint(known, wanted) or own}", flags={own: flag} | SEVERAL_LABELS
+    )
 
 
 def _hint(known: list[str], wanted: Wanted) -> str:

@@ -67,7 +67,7 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
         read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
         parse_options=arrow_csv.ParseOptions(newlines_in_values=True, delimiter=separator(table.path)),
         convert_options=arrow_csv.ConvertOptions(
-            include_columns=[*table.scores, *texts],
+            include_columns=list(dict.fromkeys([*table.scores, *texts])),
             column_types=dict.fromkeys(table.scores, pyarrow.float64()) | dict.fromkeys(texts, pyarrow.string()),
             # An empty cell is an error in a number and an empty name in text, never a missing value.
             null_values=[],
@@ -77,7 +77,8 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
         for batch in reader:
             scores = np.empty((batch.num_rows, len(table.scores)))
             for i, column in enumerate(table.scores):
-                scores[:, i] = batch.column(column).to_numpy()
+                # A column that is also the labels or a group is text.
+                scores[:, i] = batch.column(column).cast(pyarrow.float64()).to_numpy()
             labels = None if table.labels is None else _numbers_or_text(batch.column(table.labels))
             yield Piece(scores, labels, [_text(batch.column(name)) for name in table.groups])
 

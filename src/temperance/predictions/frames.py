@@ -42,6 +42,9 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
     truth = None if columns.labels is None else _column(given, columns.labels)
     if columns.label_columns:
         truth = np.stack([_column(given, name) for name in columns.label_columns], axis=1)
+    class_names = columns.class_names
+    if class_names is None and isinstance(given, Mapping) and "class_names" in names:  # as in a .npz
+        class_names = tuple(np.asarray(given["class_names"]).tolist())
     groups = [_column(given, name) for name in columns.groups]
     check_groups(map(described, groups), len(scores[0]), columns.name)
     return Predictions.of(
@@ -53,7 +56,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         multilabel=wanted.multilabel,
         normalise=normalise,
         ignore_index=wanted.ignore_index,
-        class_names=columns.class_names,
+        class_names=class_names,
         groups=joined(groups) if groups else None,
         weights=None if columns.weights is None else _column(given, columns.weights),
     )

@@ -75,6 +75,11 @@ def as_predictions(
     if columns is not None:
         raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:
+        if isinstance(given, list | tuple) and any(isinstance(each, Set) for each in given):
+            raise InputError(
+                "these are several sets, and here is room for one: give them to evaluate_each or compare_each, or name "
+                "the files of one set by their folder or a pattern"
+            )
         raise InputError("arrays need labels: pass probs and labels")
     return Predictions.of(
         given,

@@ -113,11 +113,11 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         labels = own.named(known, "label") or only_one(known, *(prefix + name for name in wanted.label_names))
     is_required = wanted.labels == "required"
     if scores is not None and labels is None and is_required:
-        own_name = '. Name yours with columns={"label": NAME}' * (not prefix)
-        raise InputError(
-            f"expected {prefix}{wanted.label_names[-1]} beside {scores}; found {excerpt(known)}{own_name}",
-            flags={own_name: ". Name yours with --label NAME"},
-        )
+        expected = f"expected {prefix}{wanted.label_names[-1]} beside {scores}; found {excerpt(known)}"
+        if prefix:
+            raise InputError(expected)
+        own_name = '. Name yours with columns={"label": NAME}'
+        raise InputError(f"{expected}{own_name}", flags={own_name: ". Name yours with --label NAME"})
     if scores is None:
         kind, *others = wanted.kinds
         truth = f" and {prefix}{wanted.label_names[-1]}" if is_required else ""

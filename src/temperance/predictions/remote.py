@@ -5,6 +5,8 @@ made again if the file has changed, and removed when the process ends.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,12 +28,13 @@ def as_url(path: PathLike) -> str | None:
 def remote_paths(url: str) -> list[Path] | None:
     """The files of a remote folder, or those that match a pattern, as URLs; None if this is one file."""
     system, inside = _opened(url)
-    if system.isdir(inside):
-        found = [name for name in system.find(inside) if not is_hidden(Path(name.removeprefix(inside).lstrip("/")))]
-    elif any(sign in inside for sign in "*?["):
-        found = system.glob(inside)
-    else:
-        return None
+    with _reaching(url):
+        if system.isdir(inside):
+            found = [name for name in system.find(inside) if not is_hidden(Path(name.removeprefix(inside).lstrip("/")))]
+        elif any(sign in inside for sign in "*?["):
+            found = system.glob(inside)
+        else:
+            return None
     return [Path(system.unstrip_protocol(name)) for name in sorted(found)]
 
 
@@ -46,17 +49,24 @@ def is_hidden(inside: Path) -> bool:
 def local_copy(url: str) -> Path:
     """A copy of a remote file on this machine."""
     system, inside = _opened(url)
-    try:
+    with _reaching(url):
         copy = Path(_folder().name) / str(system.ukey(inside)) / Path(inside).name
         if not copy.exists():
             copy.parent.mkdir(exist_ok=True)
             system.get_file(inside, str(copy))
+    COPIES[copy] = url
+    return copy
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    """Ask another machine in this block: whatever goes wrong becomes one sentence that names the URL."""
+    try:
+        yield
     except FileNotFoundError:
         raise FileError(f"{url} does not exist; check the name and the folder") from None
     except Exception as error:  # each file system has its own errors
         raise FileError(f"{url} cannot be read: {reason(error)}") from error
-    COPIES[copy] = url
-    return copy
 
 
 def _opened(url: str) -> tuple[Any, str]:

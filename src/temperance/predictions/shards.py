@@ -44,10 +44,10 @@ def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
     files = files_in(path, suffixes)
     kinds = {suffix_of(file, suffixes): file for file in files or ()}
     if len(kinds) > 1:
-        names = excerpt(file.name for file in kinds.values())
-        raise FileError(
-            f"{path} has files of different formats ({names}); choose with a pattern, in quotes: '{path}/*.npz'"
-        )
+        names, suffix = excerpt(file.name for file in kinds.values()), next(iter(kinds))
+        deep = "**/" * any(file.parent != path for file in kinds.values())
+        one = path.with_suffix(suffix or "") if glob.has_magic(path.name) else f"{path}/{deep}*{suffix}"
+        raise FileError(f"{path} has files of different formats ({names}); choose with a pattern, in quotes: '{one}'")
     return files
 
 

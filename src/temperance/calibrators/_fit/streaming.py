@@ -135,4 +135,4 @@ class StreamCalibrator(Calibrator):
             self._fit_stream(stream)
             self._keep("n_classes", torch.tensor(stream.k))
             self._keep_reference(stream.logits, stream.labels)
-        return self.set_prior(self.prior)._warn(stream.counts)
+        return self.set_prior(self.prior)._noted(stream.counts)
