@@ -59,6 +59,23 @@ def test_groups_that_do_not_differ_are_seldom_found_to() -> None:
     assert found_by_chance <= 10  # of 80, each with a probability of 1 to 9 %
 
 
+@pytest.mark.parametrize(("n_groups", "size", "k", "sure"), [(500, 3, 2, 5.0), (50, 50, 10, 8.0)])
+def test_tiny_groups_and_rare_mistakes_are_seldom_found_to_differ(
+    n_groups: int, size: int, k: int, sure: float
+) -> None:
+    generator, n = torch.Generator().manual_seed(0), n_groups * size
+    groups, ones = torch.arange(n) % n_groups, torch.ones(n, dtype=torch.float64)
+    found_by_chance = torch.zeros(2)
+    for _ in range(60):
+        logits = torch.zeros(n, k, dtype=torch.float64)
+        likely = torch.randint(k, (n,), generator=generator)
+        logits[torch.arange(n), likely] = sure + 1.5 * torch.randn(n, generator=generator, dtype=torch.float64)
+        labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+        found = _spread(logits.log_softmax(1), labels, ones, groups, n_groups)
+        found_by_chance += torch.tensor(found) > 0
+    assert int(found_by_chance.max()) <= 7  # of 60 for each of the two
+
+
 def test_it_equals_a_slow_minimisation() -> None:
     logits, labels, groups = drawn(400, *different(5, 0.2, 0.3))
     log_probs, spread = logits.log_softmax(1), Spread(0.04, 0.09)

@@ -1,6 +1,8 @@
 """Out-of-distribution detection: golden numbers, scikit-learn, brute force, limits."""
 
 import math
+from collections import Counter
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import OODResult, aupr, auroc, fpr_at_tpr, ood, ood_intervals, score
-from temperance.metrics.detection import Detection, auroc_of, detection, detection_draws, fpr_of
+from temperance.metrics.detection import Detection, auroc_of, detection, fpr_of, measures_of
+from temperance.metrics.tally import clopper_pearson
 
 # A coarse grid ties often.
 some_scores = st.lists(st.sampled_from([i / 8 for i in range(-8, 9)]), min_size=1, max_size=30)
@@ -147,17 +150,33 @@ def test_intervals_cover_the_truth_and_hold_the_value() -> None:
     assert covered >= 50
 
 
-def test_draws_are_those_of_resampled_scores() -> None:
+@pytest.mark.parametrize("n", [50, 200])
+def test_intervals_hold_for_few_samples_and_small_errors(n: int) -> None:
+    generator, normal = torch.Generator().manual_seed(0), NormalDist()
+    shift = normal.inv_cdf(0.95) + normal.inv_cdf(0.88)  # between two normal distributions
+    truth = {"auroc": normal.cdf(shift / math.sqrt(2)), "fpr95": 0.12}
+    covered = Counter[str]()
+    for _ in range(60):
+        inside, outside = torch.randn(n, generator=generator), torch.randn(50, generator=generator) - shift
+        found = ood_intervals(inside, outside, n_resamples=200)
+        covered.update(name for name in truth if found[name].low <= truth[name] <= found[name].high)
+    assert min(covered[name] for name in truth) >= 56
+
+
+def test_sides_without_a_mistake_have_the_interval_of_a_frequency() -> None:
+    found = ood_intervals([0.9] * 300, [0.1] * 100, n_resamples=2000)["fpr95"]
+    _, high = clopper_pearson(torch.tensor(0), torch.tensor(100), 0.95)
+    assert (found.value, found.low) == (0, 0) and found.high == pytest.approx(float(high), rel=0.15)
+
+
+def test_weights_are_those_of_repeated_scores() -> None:
     rng = torch.Generator().manual_seed(1)
     inside, outside = ((torch.randn(n, generator=rng) * 3).round() for n in (57, 40))  # many ties
-    found = detection_draws(
-        detection(inside, outside), 30, (torch.Generator().manual_seed(2), torch.Generator().manual_seed(3))
-    )
-    first, second = torch.Generator().manual_seed(2), torch.Generator().manual_seed(3)
+    drawn = [torch.randint(3, (30, n), generator=rng) for n in (57, 40)]
+    found = measures_of(detection(inside, outside), *(counts.double() for counts in drawn))
     for i in range(30):
-        a = inside[torch.randint(57, (57,), generator=first)]
-        b = outside[torch.randint(40, (40,), generator=second)]
-        assert float(found["auroc"].values[i]) == pytest.approx(auroc(a, b), abs=1e-12)
-        assert float(found["fpr95"].values[i]) == pytest.approx(fpr_at_tpr(a, b), abs=1e-12)
-        assert float(found["aupr-in"].values[i]) == pytest.approx(aupr(a, b), abs=1e-12)
-        assert float(found["aupr-out"].values[i]) == pytest.approx(aupr(a, b, positive="out"), abs=1e-12)
+        a, b = inside.repeat_interleave(drawn[0][i]), outside.repeat_interleave(drawn[1][i])
+        assert float(found["auroc"][i]) == pytest.approx(auroc(a, b), abs=1e-12)
+        assert float(found["fpr95"][i]) == pytest.approx(fpr_at_tpr(a, b), abs=1e-12)
+        assert float(found["aupr-in"][i]) == pytest.approx(aupr(a, b), abs=1e-12)
+        assert float(found["aupr-out"][i]) == pytest.approx(aupr(a, b, positive="out"), abs=1e-12)

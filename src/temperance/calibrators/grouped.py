@@ -18,8 +18,8 @@ from temperance.settings import NameOf
 # No group makes predictions less than a tenth as sharp as the base does.
 LEAST_SLOPE = -0.9
 
-# Groups differ by more than chance if Σ (s² − I) is this many of its standard errors above 0: in a simulation of two to
-# fifty groups that do not differ, 1 to 9 % were that far above it.
+# Groups differ by more than chance if Σ (s² − I) is this many of its standard errors above 0: in simulations of ten to
+# a thousand groups that do not differ, of 3 to 100 samples each, 2 to 7 % were that far above it.
 CRITICAL = 2.0
 
 
@@ -127,10 +127,12 @@ def _spread(log_probs: Tensor, labels: Tensor, counts: Tensor, groups: Tensor, n
     probs = log_probs.exp()
     of_label = log_probs.gather(1, labels[:, None]).squeeze(1)
     mean = (probs * log_probs).sum(1)
-    variance = (probs * (log_probs - mean[:, None]).square()).sum(1)
+    deviation = log_probs - mean[:, None]
+    variance = (probs * deviation.square()).sum(1)
+    slope_tails = float(counts @ ((probs * deviation.pow(4)).sum(1) - 3 * variance.square()))
     slope = torch.bincount(groups, counts * (of_label - mean), minlength=n_groups)
     slope_information = torch.bincount(groups, counts * variance, minlength=n_groups)
-    shift_excess = shift_size = 0.0
+    shift_excess = shift_size = shift_tails = 0.0
     sizes = torch.bincount(groups, minlength=n_groups).tolist()
     for rows in torch.split(groups.argsort(stable=True), sizes):
         p, each = probs[rows], counts[rows][:, None]
@@ -139,14 +141,26 @@ def _spread(log_probs: Tensor, labels: Tensor, counts: Tensor, groups: Tensor, n
         information = (p * each).sum(0).diag() - p.T @ (p * each)
         shift_excess += float(missing.square().sum() - information.trace())
         shift_size += float(information.square().sum())
+        shift_tails += float(counts[rows] @ _tails_of_label(p))
     slope_excess = float((slope.square() - slope_information).sum())
     slope_size = float(slope_information.square().sum())
-    return Spread(_variance(slope_excess, slope_size), _variance(shift_excess, shift_size))
+    return Spread(_variance(slope_excess, slope_size, slope_tails), _variance(shift_excess, shift_size, shift_tails))
 
 
-def _variance(excess: float, size: float) -> float:
-    """Σ (s² − I) / Σ I², or 0 if chance explains it; the variance of s², if groups do not differ, is 2 I²."""
-    return excess / size if excess > CRITICAL * math.sqrt(2 * size) else 0.0
+def _tails_of_label(probs: Tensor) -> Tensor:
+    """E‖e‖⁴ − (tr V)² − 2 tr V² of each row; e is the one-hot label minus the probabilities, V its covariance. (n,)"""
+    squares = probs.square().sum(1)
+    fourth = (probs * (1 - 2 * probs + squares[:, None]).square()).sum(1)
+    return fourth - (1 - squares).square() - 2 * (squares - 2 * probs.pow(3).sum(1) + squares.square())
+
+
+def _variance(excess: float, size: float, tails: float) -> float:
+    """Σ (s² − I) / Σ I², or 0 if chance explains it.
+
+    If groups do not differ, the variance of s² is 2 I² plus the sum of its samples' fourth cumulants, the `tails`. They
+    matter where groups are small or mistakes rare: without them, groups that do not differ did in up to 27 % of draws.
+    """
+    return excess / size if excess > CRITICAL * math.sqrt(max(2 * size + tails, 0.0)) else 0.0
 
 
 def _corrections(

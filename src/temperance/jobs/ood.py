@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,9 @@ from temperance.jobs.measuring import check_classes, refuse_calibrated
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown
 from temperance.jobs.several import set_names
 from temperance.metrics.batch import batches
-from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws
+from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws, detection_interval
 from temperance.metrics.familiarity import FEATURE_SCORES, FeatureScore, Reference, as_features
 from temperance.metrics.scores import SCORES, Score
-from temperance.metrics.significance import Draws
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.disk import extras_of
 from temperance.predictions.given import Set
@@ -35,7 +33,7 @@ TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": 
 JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
 HISTOGRAM_BINS = 40
 
-FEWEST = 50  # samples on either side, for intervals
+FEWEST = 50  # samples on either side, for a verdict
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class OODComparison(Results):
             ends = "" if low == high else f"; the hardest is {hardest} ({low}), the easiest {easiest} ({high})"
             text.append(f"These are means over {len(areas)} sets{ends}.")
         best = self.row("auroc", method=self.best)
-        if _ends(best)[0] > _ends(area)[1]:
+        if best.low > area.high:
             (better,) = percents((best.value,))
             text.append(f"The score {best.method} does better: {better} of the time.")
         elif len(self.scores) > 1:
@@ -150,7 +148,7 @@ class OODComparison(Results):
                 for metric in MEASURES:
                     row = self.row(metric, group=group, method=name)
                     cells.append(shown(row.value, percent=True))
-                    bounds = "" if math.isnan(row.low) else f"{100 * row.low:.2f} … {100 * row.high:.2f}"
+                    bounds = f"{100 * row.low:.2f} … {100 * row.high:.2f}"
                     cells += [bounds] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table
@@ -159,23 +157,24 @@ class OODComparison(Results):
 
 def told_apart(area: Row, share: Row) -> str:
     """What AUROC and FPR95 say with their intervals. Without any skill they are 50 % and 95 %."""
-    (least, most), (fewest, rest) = _ends(area), _ends(share)
-    if most < 0.5:
+    if area.high < 0.5:
         return "Confidence misleads: unfamiliar data tends to score higher than the model's own."
-    if rest < 0.1:
+    if share.high < 0.1:
         return "Nearly all unfamiliar data stands out."
-    if rest < 0.5:
+    if share.high < 0.5:
         return "Most unfamiliar data stands out."
-    if rest < 0.95:
-        return "Most unfamiliar data does not stand out." if fewest > 0.5 else "Part of the unfamiliar data stands out."
-    if least > 0.5:
-        return "Unfamiliar data tends to score lower, but not low enough to stand out."
+    if share.high < 0.95:
+        return (
+            "Most unfamiliar data does not stand out." if share.low > 0.5 else "Part of the unfamiliar data stands out."
+        )
+    if area.low > 0.5:
+        much = (
+            "but not low enough to stand out"
+            if share.low > 0.5
+            else "but these samples cannot tell how much stands out"
+        )
+        return f"Unfamiliar data tends to score lower, {much}."
     return "Confidence does not tell unfamiliar data apart, as far as these samples show."
-
-
-def _ends(row: Row) -> tuple[float, float]:
-    """The ends of an interval; where all resamples agree, as on data told apart without a mistake, the value."""
-    return (row.value, row.value) if math.isnan(row.low) else (row.low, row.high)
 
 
 def compare_ood(
@@ -234,13 +233,13 @@ def compare_ood(
         params: dict[str, Any] = {"calibrator": calibrator.get_params(deep=False)} if calibrator else {}
         found = [detection(inner[name], scored[name]) for scored in outer]
         values = [{metric: measure(each) for metric, measure in MEASURES.items()} for each in found]
-        # The same seeds for every score and set: the same samples of the model's own data are drawn throughout.
+        # The same seeds for every score and set: the model's own data have the same weights throughout.
         draws = [_draws(each, bootstrap, seed) for each in found]
         seconds = time.perf_counter() - start
         for metric in MEASURES:
             each = [(value[metric], drawn[metric]) for value, drawn in zip(values, draws, strict=True)]
             for group, source, n, value, drawn in _with_mean(others, each):
-                span = drawn.interval(value, (0.0, 1.0), level)
+                span = detection_interval(drawn, value, level)
                 rows.append(Row(source, "", group, name, params, metric, value, span.low, span.high, n, seconds))
         histograms.append(_histogram(name, inner[name], dict(zip(others, outer, strict=True))))
     progress(len(names) + 1, len(names) + 1, "done")
@@ -338,17 +337,17 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 
-def _draws(found: Detection, bootstrap: int, seed: int) -> dict[str, Draws]:
+def _draws(found: Detection, bootstrap: int, seed: int) -> dict[str, Tensor]:
     inner, outer = torch.Generator().manual_seed(2 * seed), torch.Generator().manual_seed(2 * seed + 1)
     return detection_draws(found, bootstrap, (inner, outer))
 
 
 def _with_mean(
-    others: Mapping[str, Predictions], each: Sequence[tuple[float, Draws]]
-) -> Iterator[tuple[str, str, int, float, Draws]]:
+    others: Mapping[str, Predictions], each: Sequence[tuple[float, Tensor]]
+) -> Iterator[tuple[str, str, int, float, Tensor]]:
     """Group, source, size, value and draws: the mean over the sets, then each of them if there are several."""
     values, draws = zip(*each, strict=True)
-    mean = Draws(torch.stack([drawn.values for drawn in draws]).mean(0), 1.0)
+    mean = torch.stack(draws).mean(0)
     total = sum(data.n for data in others.values())
     yield "", ", ".join(data.source for data in others.values()), total, sum(values) / len(values), mean
     if len(others) > 1:

@@ -4,6 +4,7 @@ In-distribution is the positive class, and higher scores mean more familiar. The
 rather than probabilities and labels, so they are plain functions and not registered metrics.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +15,11 @@ from torch import Tensor
 from temperance.arrays import ArrayLike, shape_of, to_tensor
 from temperance.errors import InputError
 from temperance.metrics import scores
-from temperance.metrics.significance import Draws, Interval
+from temperance.metrics.significance import Interval
 from temperance.metrics.statistic import Samples
-from temperance.settings import AtLeastTwo, PositiveFraction, of_kind, one_of
+from temperance.settings import AtLeastTwo, OpenFraction, PositiveFraction, of_kind, one_of
 
-SLAB_VALUES = 1 << 21  # counts of resamples in memory at a time
+SLAB_VALUES = 1 << 21  # weights of samples in memory at a time
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def ood_intervals(
     n_resamples: int = 500,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """`auroc`, `fpr95`, `aupr-in` and `aupr-out` with bootstrap intervals; each side is resampled separately.
+    """`auroc`, `fpr95`, `aupr-in` and `aupr-out` with intervals that hold for few samples, see `detection_draws`.
 
     >>> found = ood_intervals([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
     >>> found["auroc"].value, found["fpr95"].value
@@ -116,54 +117,89 @@ def ood_intervals(
     whole = detection(id_scores, ood_scores)
     generator = torch.Generator().manual_seed(seed)
     draws = detection_draws(whole, n_resamples, (generator, generator))
-    return {name: draws[name].interval(measure(whole), (0.0, 1.0), level) for name, measure in MEASURES.items()}
+    return {name: detection_interval(draws[name], measure(whole), level) for name, measure in MEASURES.items()}
+
+
+def detection_interval(draws: Tensor, value: float, level: float) -> Interval:
+    """From the lower end of the draws (2, n_resamples) on one side to the upper end of those on the other."""
+    of_kind("level", level, OpenFraction)
+    draws = draws.clamp(0, 1)  # rounding
+    low, high = draws.quantile((1 - level) / 2, dim=1).min(), draws.quantile((1 + level) / 2, dim=1).max()
+    return Interval(value, min(float(low), value), max(float(high), value), level)
 
 
 def detection_draws(
-    found: Detection, n_resamples: int, generators: tuple[torch.Generator | None, torch.Generator | None]
-) -> dict[str, Draws]:
-    """Every measure of bootstrap resamples, each side drawn with its own generator.
+    found: Detection, n_resamples: int, generators: tuple[torch.Generator, torch.Generator]
+) -> dict[str, Tensor]:
+    """Every measure with random weights for the samples of each side, at its worst and at its best. (2, n_resamples)
 
-    A resample is a count for each sample, so the scores are sorted only once.
+    As in Gaffke's test (`metrics.gain`), each side gets one more sample, since the next one may be unlike all others:
+    at worst the lowest score inside and the highest outside, at best the reverse. Resamples without it know of no
+    unfamiliar sample that scores high if the data have none, and their intervals are too short where a measure is near
+    0 or 1: with 50 samples on each side they held a true FPR95 of 12 % in 79 % of draws.
     """
     of_kind("n_resamples", n_resamples, AtLeastTwo)
+    each = [_weighted(_with_one_more(found, end), n_resamples, generators) for end in (-math.inf, math.inf)]
+    return {name: torch.stack([measured[name] for measured in each]) for name in MEASURES}
+
+
+def _with_one_more(found: Detection, end: float) -> Detection:
+    """One more sample on each side: this score inside, and its opposite outside."""
+    score, inside = found.score.new_tensor([end, -end]), found.inside.new_tensor([True, False])
+    return Detection(torch.cat([found.score, score]), torch.cat([found.inside, inside]))
+
+
+def _weighted(found: Detection, times: int, generators: tuple[torch.Generator, torch.Generator]) -> dict[str, Tensor]:
+    """Every measure, with weights drawn at random. (times,) each"""
+    slab = max(1, SLAB_VALUES // len(found.score))
+    parts = []
+    for start in range(0, times, slab):
+        size = min(slab, times - start)
+        sides = zip((found.inside, ~found.inside), generators, strict=True)
+        parts.append(measures_of(found, *(_drawn(int(side.sum()), size, each).to(side.device) for side, each in sides)))
+    return {name: torch.cat([part[name] for part in parts]).cpu() for name in MEASURES}
+
+
+def measures_of(found: Detection, weights_in: Tensor, weights_out: Tensor) -> dict[str, Tensor]:
+    """Every measure for each row of weights of the samples inside (rows, n) and outside (rows, m). (rows,) each
+
+    The scores are sorted only once.
+    """
     inside, order_in = found.score[found.inside].sort()
     outside, order_out = found.score[~found.inside].sort()
-    n, m = len(inside), len(outside)
+    weights_in, weights_out = weights_in[:, order_in], weights_out[:, order_out]
     below, not_above = torch.searchsorted(outside, inside), torch.searchsorted(outside, inside, right=True)
-    slab = max(1, SLAB_VALUES // (n + m))
+    up_to = torch.nn.functional.pad(weights_out.cumsum(1), (1, 0))
+    accepted, total = weights_in.flip(1).cumsum(1), up_to[:, -1]
+    higher = (weights_in * (up_to[:, below] + up_to[:, not_above])).sum(1)
+    limit = inside[len(inside) - 1 - (accepted < 0.95 * accepted[:, -1:]).sum(1)]
+    under = up_to.gather(1, torch.searchsorted(outside, limit)[:, None]).squeeze(1)
+    none_in, none_out = torch.zeros_like(weights_in), torch.zeros_like(weights_out)
+    both = torch.cat([weights_in, none_out], 1), torch.cat([none_in, weights_out], 1)
     score = torch.cat([inside, outside])
-    parts: dict[str, list[Tensor]] = {name: [] for name in MEASURES}
-    for start in range(0, n_resamples, slab):
-        size = min(slab, n_resamples - start)
-        counts_in = _drawn(n, size, generators[0]).to(inside.device)[:, order_in]
-        counts_out = _drawn(m, size, generators[1]).to(inside.device)[:, order_out]
-        up_to = torch.nn.functional.pad(counts_out.cumsum(1), (1, 0))
-        parts["auroc"].append((counts_in * (up_to[:, below] + up_to[:, not_above])).sum(1) / (2 * n * m))
-        accepted = counts_in.flip(1).cumsum(1) / n
-        limit = inside[n - 1 - (accepted < 0.95).sum(1)]
-        parts["fpr95"].append(1 - up_to.gather(1, torch.searchsorted(outside, limit)[:, None]).squeeze(1) / m)
-        none_in, none_out = torch.zeros_like(counts_in), torch.zeros_like(counts_out)
-        both = torch.cat([counts_in, none_out], 1), torch.cat([none_in, counts_out], 1)
-        parts["aupr-in"].append(_average_precision(score, *both))
-        parts["aupr-out"].append(_average_precision(-score, *reversed(both)))
-    return {name: Draws(torch.cat(values).cpu(), 1.0) for name, values in parts.items()}
+    return {
+        "auroc": higher / (2 * accepted[:, -1] * total),
+        "fpr95": 1 - under / total,
+        "aupr-in": _average_precision(score, *both),
+        "aupr-out": _average_precision(-score, *reversed(both)),
+    }
 
 
 def _average_precision(score: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
-    """Average precision of scores (n,), for each row of counts (rows, n) of wanted and of other samples. (rows,)"""
+    """Average precision of scores (n,), for each row of weights (rows, n) of wanted and of other samples. (rows,)"""
     ranked, order = score.sort(descending=True)
     last = torch.cat([ranked[1:] != ranked[:-1], torch.ones_like(ranked[:1], dtype=torch.bool)])  # of equal scores
     found = wanted[:, order].cumsum(1)[:, last]
     wrong = other[:, order].cumsum(1)[:, last]
     gained = found.diff(dim=1, prepend=torch.zeros_like(found[:, :1]))
-    return (gained * found / (found + wrong).clamp_min(1)).sum(1) / found[:, -1]
+    tiny = torch.finfo(found.dtype).tiny
+    return (gained * found / (found + wrong).clamp_min(tiny)).sum(1) / found[:, -1]
 
 
-def _drawn(n: int, times: int, generator: torch.Generator | None) -> Tensor:
-    """How often each of n samples is drawn in each resample. (times, n) in float64"""
-    rows = [torch.randint(n, (n,), generator=generator).bincount(minlength=n) for _ in range(times)]
-    return torch.stack(rows).double()
+def _drawn(n: int, times: int, generator: torch.Generator) -> Tensor:
+    """Random weights of n samples, uniform among those that sum to n. (times, n) in float64"""
+    found = -(-torch.rand(times, n, dtype=torch.float64, generator=generator)).log1p()
+    return found * (n / found.sum(1, keepdim=True))
 
 
 def auroc_of(found: Detection) -> float:

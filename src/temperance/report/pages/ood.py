@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from temperance.errors import plural
 from temperance.jobs.ood import TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
@@ -52,7 +50,7 @@ def ood_page(found: OODComparison) -> str:
 
 def _figure(title: str, row: Row) -> tuple[str, str, str]:
     bounds = percent_range(row.low, row.high, 2).replace("–", "and")
-    return title, percent(row.value), "" if math.isnan(row.low) else f"between {bounds}"
+    return title, percent(row.value), f"between {bounds}"
 
 
 def histograms_section(found: OODComparison) -> Markup:
@@ -111,8 +109,7 @@ def numbers_section(found: OODComparison) -> Markup:
             cells = [noted(name, prose(entry.summary.partition(" (n")[0]))]
             for metric in TITLES:
                 row = found.row(metric, group=group, method=name)
-                bounds = "" if math.isnan(row.low) else percent_range(row.low, row.high, 2)
-                cells.append(noted(percent(row.value), bounds))
+                cells.append(noted(percent(row.value), percent_range(row.low, row.high, 2)))
             rows.append(cells)
         groups.append((title, rows))
     level = found.provenance.settings["level"]
