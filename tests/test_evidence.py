@@ -129,6 +129,38 @@ def test_sentences_about_longer_trainings_rest_on_cells() -> None:
     assert kept == set(TRAINED_LONGER) - {"focal"}
 
 
+def test_sentences_about_what_mac_cal_leaves_open_rest_on_lines() -> None:
+    def pairs(head: str, data: str, changes: str = "") -> dict[str, tuple[trained.Line, trained.Line]]:
+        return {pair[0]["training"]: pair for pair in differences.without_and_with(head, data, changes)}
+
+    def gap(line: trained.Line) -> float:
+        return float(line["confidence-gap"][0])
+
+    for data, changes in differences.WHERE.values():
+        left = [after for _, after in pairs(mac_cal.MASKED, data, changes).values()]
+        assert fmean(abs(gap(line)) for line in left) > 0.8 * fmean(line["ece"][0] for line in left), data
+    assert all(gap(after) < 0 for _, after in pairs(mac_cal.MASKED, "cifar10").values())
+    assert all(gap(after) > 0 for _, after in pairs(mac_cal.MASKED, SMALL, LONGER).values())
+    for changes in ("", LONGER):
+        found = [pairs(head, SMALL, changes) for head in differences.DISCOUNTS.values()]
+        same = found[0].keys() & found[1].keys() & found[2].keys()
+        gaps, errors, lost = (
+            [fmean(number(*each[training]) for training in same) for each in found]
+            for number in (
+                lambda _, after: abs(gap(after)),
+                lambda _, after: after["ece"][0],
+                lambda before, after: before["accuracy"][0] - after["accuracy"][0],
+            )
+        )
+        assert gaps[0] > 2 * gaps[1] > 2 * gaps[2] and errors[0] > errors[1] > errors[2]
+        assert 0 < lost[2] < min(lost[:2])
+    methods = mac_cal.METHODS.values()
+    held = {method: summary.without_and_with(mac_cal.ONE_LAYER, method, "ECE", SMALL) for method in methods}
+    said = {method: trained.verdict(pair[1], pair[0]) for method, pair in held.items() if pair}
+    assert (list(said.values()).count("holds"), list(said.values()).count("undecided"), len(said)) == (7, 4, 11)
+    assert all(pair[0].ours < 2.1 for method, pair in held.items() if pair and said[method] == "undecided")
+
+
 def test_sentences_about_the_picture_by_epoch_rest_on_it() -> None:
     grown = {}
     for line in differences.by_epoch().legend:

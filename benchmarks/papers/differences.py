@@ -19,9 +19,9 @@ LENGTHS = {"40 epochs, the last": "", "160 epochs, the last": LONGER, "160 epoch
 # Where MaC-Cal is measured: {what is said of it: (data, changes to the usual training)}; and with which γ.
 WHERE = {name: (data, "") for data, name in trained.ALL.items()} | {"5,000 images, 160 epochs": (SMALL, LONGER)}
 DISCOUNTS = {
-    "0.95": mac_cal.MASKED,
-    "from held-out images": mac_cal.HELD_OUT,
-    "from held-out images, one layer": mac_cal.ONE_LAYER,
+    "γ = 0.95": mac_cal.MASKED,
+    "γ from held-out images": mac_cal.HELD_OUT,
+    "the same, one layer": mac_cal.ONE_LAYER,
 }
 
 DRAWN = ("cross-entropy", "label-smoothing", "acls", "au", "focal")
@@ -55,27 +55,38 @@ def _cells() -> Iterator[tuple[str, str, str, tuple[str, str], float]]:
 
 def lengths() -> str:
     """The papers' questions again, with small networks that were trained longer, and with the best of these."""
-    return summary.questions({said: (SMALL, changes) for said, changes in LENGTHS.items()}, TRAINED_LONGER)
+    columns = {said: (SMALL, changes) for said, changes in LENGTHS.items()}
+    return summary.questions(columns, TRAINED_LONGER, summary.HEADS | summary.READINGS)
 
 
 def discounts() -> str:
     """What MaC-Cal leaves of the error, by its γ: means over the trainings that it was added to."""
-    heads = ["networks", "γ", "trainings", "ECE before", "ECE", "all in all", "too sure", "accuracy lost"]
+    heads = [
+        "networks",
+        "MaC-Cal with",
+        "ECE before",
+        "after",
+        "of it mean gap",
+        "lower",
+        "over-confident",
+        "accuracy lost",
+    ]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for said, (data, changes) in WHERE.items():
         for discount, head in DISCOUNTS.items():
-            pairs = list(_without_and_with(head, data, changes))
+            pairs = list(without_and_with(head, data, changes))
             if pairs:
-                gaps = [after["confidence-gap"][0] for _, after in pairs]
-                numbers = [fmean(line["ece"][0] for line in side) for side in zip(*pairs, strict=True)]
-                lost = fmean(before["accuracy"][0] - after["accuracy"][0] for before, after in pairs)
-                texts = [f"{100 * number:.2f}" for number in (*numbers, fmean(map(abs, gaps)), lost)]
-                texts.insert(3, f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}")
-                lines.append(f"| {' | '.join([said, discount, str(len(pairs)), *texts])} |")
+                before, after = ([line["ece"][0] for line in side] for side in zip(*pairs, strict=True))
+                gaps = [line["confidence-gap"][0] for _, line in pairs]
+                lost = [plain["accuracy"][0] - line["accuracy"][0] for plain, line in pairs]
+                errors = [f"{100 * fmean(numbers):.2f}" for numbers in (before, after, map(abs, gaps))]
+                lower = sum(now < then for now, then in zip(after, before, strict=True))
+                counts = [f"{lower} of {len(pairs)}", f"{sum(gap > 0 for gap in gaps)} of {len(pairs)}"]
+                lines.append(f"| {' | '.join([said, discount, *errors, *counts, f'{100 * fmean(lost):.2f}'])} |")
     return "\n".join(lines)
 
 
-def _without_and_with(head: str, data: str, changes: str) -> Iterator[tuple[trained.Line, trained.Line]]:
+def without_and_with(head: str, data: str, changes: str) -> Iterator[tuple[trained.Line, trained.Line]]:
     """The lines of each training that MaC-Cal was added to, as trained and with a head."""
     for method in mac_cal.METHODS.values():
         name = f"{method} {changes}".strip()
