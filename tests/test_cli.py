@@ -235,6 +235,8 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
             assert "temperance: --n-bins must be a whole number from 1 to 2^30; got " in refused(
                 [command, str(good), "--n-bins", wrong], capsys
             )
+    for empty in (["evaluate", ""], ["evaluate", str(good), "--report", ""]):
+        assert "must be a file or a folder; got '' (does a shell variable" in refused(empty, capsys)
     assert "temperance: --bootstrap must be" in refused(["evaluate", str(good), "--bootstrap", "-1"], capsys)
     assert "temperance: --seed must be" in refused(["evaluate", str(good), "--seed", "-1"], capsys)
     no_groups = tmp_path / "plain.npz"

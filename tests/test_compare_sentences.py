@@ -161,7 +161,7 @@ def test_a_loss_that_is_only_rounding_is_none() -> None:
 
 def test_methods_that_change_nothing() -> None:
     found = compared(predictions(60, 3.0), ["identity"])
-    assert found.verdict == "Nothing to recommend: no calibrator could be fitted."
+    assert found.verdict == "Nothing to recommend: no calibrator is among the methods."
     twice = compare(predictions(4000, 3.0), methods=["temperature", "temperature:objective=nll"], bootstrap=100)
     assert twice.verdict.endswith("Not clearly worse: temperature:objective=nll.")
 

@@ -92,7 +92,7 @@ def _each_lower(head: str, data: str, changes: str) -> str:
         if pair and not any(math.isnan(cell.low) for cell in pair):
             found[ANSWERS[verdict(pair[1], pair[0])]].append(row)
     texts = [f"{said} for {len(rows)} ({', '.join(rows)})" for said, rows in found.items() if rows]
-    return "; ".join(texts)
+    return "; ".join(texts) or (NOT_YET if head in HEADS else "")
 
 
 def without_and_with(head: str, method: str, metric: str, data: str) -> tuple[Cell, Cell] | None:

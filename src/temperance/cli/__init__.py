@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 from temperance import __version__
@@ -157,6 +158,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **options)
         self.register("type", int, _whole_number)
         self.register("type", float, _number)
+        self.register("type", Path, _path)
 
     def error(self, message: str) -> NoReturn:
         option, _, said = message.removeprefix("argument ").partition(": ")
@@ -202,6 +204,12 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a file or a folder; got '' (does a shell variable have no value?)")
+    return Path(text)
 
 
 def _not_understood(word: str, command: str, known: Parser) -> InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,7 @@ def _calibrator(args: argparse.Namespace) -> Calibrator:
 
 
 def run_apply(args: argparse.Namespace) -> None:
-    if args.predictions.is_file():
+    if not (args.predictions.is_dir() or glob.has_magic(str(args.predictions))):  # the output is a file, not a folder
         check_outputs(args)
 
     from temperance.calibrators.priors import SAME, UNIFORM

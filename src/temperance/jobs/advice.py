@@ -98,7 +98,7 @@ def verdict(found: Comparison) -> str:
     """What to use and why."""
     best, none = found.recommended, found.baseline
     if not found.any_fitted:
-        return "Nothing to recommend: no calibrator could be fitted."
+        return f"Nothing to recommend: no calibrator {'could be fitted' if found.failures else 'is among the methods'}."
     lower = [outcome for outcome in found.ranked if outcome is not none and _lower(outcome, best)]
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
