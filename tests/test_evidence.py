@@ -1,5 +1,6 @@
 """What docs/evidence.md says in words: each sentence rests on a verdict or a number of the tables."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import correlation, fmean
 
@@ -159,6 +160,32 @@ def test_sentences_about_what_mac_cal_leaves_open_rest_on_lines() -> None:
     said = {method: trained.verdict(pair[1], pair[0]) for method, pair in held.items() if pair}
     assert (list(said.values()).count("holds"), list(said.values()).count("undecided"), len(said)) == (7, 4, 11)
     assert all(pair[0].ours < 2.1 for method, pair in held.items() if pair and said[method] == "undecided")
+
+
+def test_sentences_about_settings_rest_on_cells() -> None:
+    def on_small(*tables: Iterator[Cell]) -> dict[tuple[str, str], Cell]:
+        cells = [cell for table in tables for cell in table if cell.column == trained.ALL[SMALL]]
+        return {(cell.row, cell.metric): cell for cell in cells}
+
+    found = on_small(acls.table_5(Path()), acls.table_6(Path()), acls.figure_a(Path()))
+    margins = {row: cell for (row, _), cell in found.items() if row.startswith("margin")}
+    best = margins.pop("margin 6")
+    assert len(margins) == 4 and {trained.verdict(best, cell) for cell in margins.values()} == {"holds"}
+    assert trained.verdict(found["ACLS (ranking)", "ECE"], found["CRL (ranking)", "ECE"]) == "undecided"
+    for part in ("adaptive", "conditional"):
+        assert trained.verdict(found["ACLS (margin)", "ECE"], found[f"ACLS ({part} only)", "ECE"]) == "undecided"
+    found = on_small(selective_risk.figure_2(Path()), selective_risk.figure_s4(Path()))
+    for other in ("confidence", "margin"):
+        assert trained.verdict(found["negative entropy", "ECE"], found[other, "ECE"]) == "holds"
+        assert trained.verdict(found[other, "accuracy"], found["negative entropy", "accuracy"]) == "holds"
+    falling = [found[f"inverse focal γ {gamma}", "accuracy"].ours for gamma in ("3", "4", "5")]
+    assert falling[0] > 50 > falling[1] > 10 > falling[2]  # chance is 10
+    found = on_small(mac_cal.figure_6(Path()))
+    before, after = (
+        [found[f"mixup α {alpha}{more}", "ECE"].ours for alpha in ("0.2", "0.5", "1.0", "2.0")]
+        for more in ("", " + MaC-Cal")
+    )
+    assert before == sorted(before) and before[-1] - before[0] > 5 > 2 > max(after) - min(after)
 
 
 def test_sentences_about_the_picture_by_epoch_rest_on_it() -> None:

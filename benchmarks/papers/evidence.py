@@ -5,21 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.papers import claims, cts, differences, mac_cal, sctl_tables, selective_risk, summary, trained
+from benchmarks.papers import acls, claims, cts, differences, mac_cal, sctl_tables, selective_risk, summary, trained
 from benchmarks.papers.outputs import (
     PAPERS,
     RESULTS,
+    Cell,
     Drawing,
     markdown,
     outputs_of,
     stored,
     stored_numbers,
 )
+from benchmarks.papers.trainings import SMALL
 from benchmarks.quality.table import read
 from temperance.report.svg.sheet import sheet
 
@@ -32,6 +35,13 @@ def states() -> str:
         found: list[str] = [output.state for output in outputs_of(paper)]
         lines.append(f"| {paper} | {' | '.join(str(found.count(name)) for name in names)} |")
     return "\n".join(lines)
+
+
+def of_small(*tables: Iterable[Cell], rows: str | tuple[str, ...] = "") -> str:
+    """The accuracy and ECE of small networks in tables of the papers; `rows` is how those of interest begin."""
+    found = [cell for table in tables for cell in table if cell.column == trained.ALL[SMALL]]
+    chosen = [cell for cell in found if cell.metric in ("accuracy", "ECE") and cell.row.startswith(rows)]
+    return markdown([replace(cell, column="") for cell in chosen])
 
 
 # ----------------------------------------------------------------------------------------------------------- situations
@@ -177,6 +187,11 @@ def table(name: str) -> str:
         "headlines": differences.headlines,
         "lengths": differences.lengths,
         "discounts": differences.discounts,
+        "acls_settings": lambda: of_small(
+            acls.table_5(Path()), acls.table_6(Path()), acls.figure_a(Path()), rows=("ACLS (", "margin")
+        ),
+        "selective_risk_settings": lambda: of_small(selective_risk.figure_2(Path()), selective_risk.figure_s4(Path())),
+        "mac_cal_settings": lambda: of_small(mac_cal.figure_6(Path()), rows="mixup"),
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.on_published())),
         "cts_1_trained": lambda: markdown(list(cts.on_trained())),
