@@ -140,6 +140,10 @@ def test_samples_are_counted_as_they_are_read() -> None:
     assert rule.kept == whole[0, place] and rule.error == pytest.approx(float(whole[1, place] / whole[0, place]))
 
 
+def test_a_risk_that_is_named_twice_is_one() -> None:
+    assert len(abstain(*drawn(500, seed=0), answers=True, risk=[0.1, 0.2, 0.1]).rules) == 2
+
+
 @pytest.mark.parametrize("risk", [np.float32(0.3), np.array([0.3]), torch.tensor(0.3), (0.3,)])
 def test_a_risk_may_be_any_number(risk: Any) -> None:
     assert abstain(*drawn(500, seed=0), answers=True, risk=risk).rules[0].risk == pytest.approx(0.3)

@@ -309,7 +309,7 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"probs": [0.1, 0.2], "labels": [0, 1]}\n')
     with pytest.raises(FileError, match=r"not read from or written to \.json and \.jsonl"):
         read_predictions(tmp_path / "a.jsonl", multilabel=True)
-    with pytest.raises(InputError, match="have several labels for each sample, and here each has one"):
+    with pytest.raises(InputError, match="have several labels for each sample, but this needs one"):
         temperance.abstain(own())
     with pytest.raises(InputError, match="only one of them has"):
         temperance.compare(own(), Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))
@@ -379,7 +379,7 @@ def test_labels_that_nearly_always_apply_are_not_called_wrong_predictions() -> N
 
 def test_the_gap_without_bins_is_for_independent_rows() -> None:
     """Labels that go together would be in the part to fit on and in the other, and the bound would not hold."""
-    with pytest.raises(InputError, match="have several labels for each sample, and here each has one"):
+    with pytest.raises(InputError, match="have several labels for each sample, but this needs one"):
         evaluate(*together(50, 0), multilabel=True, gap="isotonic")
     with pytest.raises(InputError, match="have several labels for each sample"):
         temperance.calibration_gap(own())

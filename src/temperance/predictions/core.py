@@ -386,7 +386,7 @@ class Predictions:
         """Refuse several labels for each sample."""
         if self.multilabel:
             raise InputError(
-                f"{self.subject} have several labels for each sample, and here each has one: give the scores of one "
+                f"{self.subject} have several labels for each sample, but this needs one: give the scores of one "
                 "label as those of a binary classifier"
             )
 
