@@ -196,7 +196,7 @@ def abstain(
     >>> found.rules[0].error < 0.05
     True
     """
-    risks = list(dict.fromkeys(np.atleast_1d(risk).tolist()))
+    risks = list(dict.fromkeys(np.ravel(risk).tolist()))
     for name, value in (*(("risk", each) for each in risks), ("level", level)):
         of_kind(name, value, OpenFraction)
     of_kind("calibrator", calibrator, Calibrator | None)
