@@ -155,6 +155,8 @@ def test_sentences_about_what_mac_cal_leaves_open_rest_on_lines() -> None:
         )
         assert gaps[0] > 2 * gaps[1] > 2 * gaps[2] and errors[0] > errors[1] > errors[2]
         assert 0 < lost[2] < min(lost[:2])
+    longer = pairs(mac_cal.ONE_LAYER, SMALL, LONGER).values()
+    assert len(longer) == 6 and all(after["ece"][0] < before["ece"][0] for before, after in longer)
     methods = mac_cal.METHODS.values()
     held = {method: summary.without_and_with(mac_cal.ONE_LAYER, method, "ECE", SMALL) for method in methods}
     said = {method: trained.verdict(pair[1], pair[0]) for method, pair in held.items() if pair}
