@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from temperance.numerics import working_type
+from temperance.numerics import uncast, working_type
 
 
 class Learnt(nn.Module):
@@ -47,8 +47,7 @@ class Learnt(nn.Module):
             wanted = working_type(device) if tensor.is_floating_point() else tensor.dtype
             # A device without float64 cannot receive it either: round before moving there, widen after moving back.
             given = tensor.to(wanted) if wanted == torch.float32 else tensor
-            found = fn(given)
-            return (found if found.dtype == given.dtype else given.to(device)).to(wanted)
+            return uncast(fn)(given).to(wanted)
 
         self._device = device
         super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
