@@ -132,7 +132,7 @@ def test_sentences_about_longer_trainings_rest_on_cells() -> None:
 
 def test_sentences_about_what_mac_cal_leaves_open_rest_on_lines() -> None:
     def pairs(head: str, data: str, changes: str = "") -> dict[str, tuple[trained.Line, trained.Line]]:
-        return {pair[0]["training"]: pair for pair in differences.without_and_with(head, data, changes)}
+        return {pair[0]["training"]: pair for pair in differences.paired(head, data, changes)}
 
     def gap(line: trained.Line) -> float:
         return float(line["confidence-gap"][0])

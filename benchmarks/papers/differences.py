@@ -74,7 +74,7 @@ def discounts() -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for said, (data, changes) in WHERE.items():
         for discount, head in DISCOUNTS.items():
-            pairs = list(without_and_with(head, data, changes))
+            pairs = list(paired(head, data, changes))
             if pairs:
                 before, after = ([line["ece"][0] for line in side] for side in zip(*pairs, strict=True))
                 gaps = [line["confidence-gap"][0] for _, line in pairs]
@@ -86,7 +86,7 @@ def discounts() -> str:
     return "\n".join(lines)
 
 
-def without_and_with(head: str, data: str, changes: str) -> Iterator[tuple[trained.Line, trained.Line]]:
+def paired(head: str, data: str, changes: str) -> Iterator[tuple[trained.Line, trained.Line]]:
     """The lines of each training that MaC-Cal was added to, as trained and with a head."""
     for method in mac_cal.METHODS.values():
         name = f"{method} {changes}".strip()
