@@ -35,7 +35,7 @@ def test_a_verdict_is_about_the_difference(low: tuple[float, float], high: tuple
 
 @pytest.mark.parametrize("data", ["cifar100", SMALL])
 @pytest.mark.parametrize("key", ["accuracy", "ece"])
-@pytest.mark.parametrize("state", ["as trained", "temperature", "auto", "mac-cal"])
+@pytest.mark.parametrize("state", ["as trained", "temperature", "auto", mac_cal.MASKED])
 def test_no_method_is_known_to_have_another_spread(data: str, key: str, state: str) -> None:
     of_all = trained.repeated(key, trained.lines("cross-entropy", state, data)[0])
     several = [group for group in of_all if len(group) > 2]

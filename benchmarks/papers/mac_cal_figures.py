@@ -22,7 +22,7 @@ from temperance.report.svg.charts import reliability
 from temperance.report.svg.lines import Line, line_chart
 
 FILE = file_of("cross-entropy", "cifar10")
-STATES = {"before MaC-Cal": "test_logits", "after MaC-Cal": "mac-cal/test_logits"}
+STATES = {"before MaC-Cal": "test_logits", "after MaC-Cal": "mac-cal:preset=paper/test_logits"}
 MAPPED = 700  # samples on a map
 
 
@@ -109,10 +109,10 @@ MASKED = Figure(masked_lines, draw_masked)
 # -------------------------------------------------------------------------------------------------- figure 7: ECE by γ
 
 READINGS = {
-    "two layers, as a sparsity (mac-cal)": "mac-cal:q_means=sparsity",
-    "one layer, as a sparsity": "mac-cal:width=none",
-    "two layers, as a retention (eq. 12)": "mac-cal:q_means=retention",
-    "measured and used with the last mask": "mac-cal:mask_every=epoch:measure=last_mask:deploy=last_mask",
+    "two layers, as a sparsity": "mac-cal:preset=paper:q_means=sparsity",
+    "one layer, as a sparsity": "mac-cal:preset=paper:width=none",
+    "two layers, as a retention (eq. 12)": "mac-cal:preset=paper:q_means=retention",
+    "measured and used with the last mask": "mac-cal:preset=paper:mask_every=epoch:measure=last_mask:deploy=last_mask",
 }
 
 
@@ -137,7 +137,7 @@ def draw_gamma(numbers: dict[str, dict[str, float]]) -> Drawing:
     errors = next(iter(numbers.values())).values()
     return Drawing(
         [("ECE by γ, two ResNet-18 on CIFAR-100", drawn)],
-        "In the paper, γ matters little. Here, with mac-cal, ECE is between "
+        "In the paper, γ matters little. Here, with the first of these readings, ECE is between "
         f"{percent(min(errors))} and {percent(max(errors))} for γ from {min(ticks):g} to {max(ticks):g}.",
         lines,
     )
@@ -152,7 +152,7 @@ GAMMA = Figure(measure_gamma, draw_gamma)
 def measure_rates(folder: Path) -> dict[str, list[float]]:
     """The keep rate after each epoch, for the first training of some methods on CIFAR-100."""
     methods = ("cross-entropy", "label-smoothing", "mbls", "acls", "focal", "mixup")
-    found = {method: trained.lines(method, "mac-cal") for method in methods}
+    found = {method: trained.lines(method, "mac-cal:preset=paper") for method in methods}
     return {method: lines[0]["keep_rates"] for method, lines in found.items() if lines}
 
 

@@ -12,7 +12,7 @@ from benchmarks.papers.trained import ALL, verdict
 from benchmarks.papers.trainings import KEPT, METHODS, REFINED, queued, training_of
 
 # The states of a training that are shown, by the end of a table's name.
-STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": "mac-cal"}
+STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": mac_cal.MASKED}
 TABLES = [(data, short) for data in ALL for short in STATES]
 
 # Metrics, the number that makes them readable, and digits.

@@ -33,6 +33,9 @@ from temperance.metrics import ece
 from temperance.registry import parse_entry
 from temperance.showing import percent
 
+# MaC-Cal with the width and the γ that were the first to calibrate; readings and choices differ from it.
+PAPER = "mac-cal:preset=paper"
+
 DISCOUNTS = ("0.85", "0.9", "0.95")
 
 # Every reading of MaC-Cal's eq. 12: when masks are drawn, how the head is measured and deployed, what q means.
@@ -52,13 +55,13 @@ BY_RULE = "mac-cal:preset=kept-accuracy:search=false:adapt=true:acc_discount=aut
 
 # What is trained, by what it should show: "head:setting=value", after @ the loss if it is not cross-entropy.
 GROUPS: dict[str, list[str]] = {
-    "heads": ["linear", "mac-cal", "tst", "tst:preset=mac-cal-paper", "vtst", "vtst:preset=mac-cal-paper", "balcal"],
-    "readings": [f"mac-cal:{reading}:acc_discount={discount}" for reading in READINGS for discount in DISCOUNTS],
+    "heads": ["linear", PAPER, "tst", "tst:preset=mac-cal-paper", "vtst", "vtst:preset=mac-cal-paper", "balcal"],
+    "readings": [f"{PAPER}:{reading}:acc_discount={discount}" for reading in READINGS for discount in DISCOUNTS],
     "fixed": [
-        *(f"mac-cal:adapt=false:keep_prob={keep}" for keep in ("0.1", "0.2", "0.3", "0.5", "0.7", "0.9", "1.0")),
-        "mac-cal:adapt=false:keep_prob=0.5:deploy=full",
-        "mac-cal:adapt=false:keep_prob=0.5:deploy=last_mask",
-        "mac-cal:adapt=false:keep_prob=0.5:deploy=mc_masks",
+        *(f"{PAPER}:adapt=false:keep_prob={keep}" for keep in ("0.1", "0.2", "0.3", "0.5", "0.7", "0.9", "1.0")),
+        f"{PAPER}:adapt=false:keep_prob=0.5:deploy=full",
+        f"{PAPER}:adapt=false:keep_prob=0.5:deploy=last_mask",
+        f"{PAPER}:adapt=false:keep_prob=0.5:deploy=mc_masks",
     ],
     "ablation": [
         f"mac-cal:preset={name}"
@@ -68,20 +71,19 @@ GROUPS: dict[str, list[str]] = {
             "gradient-restriction",
             "classifier-restructure",
             "static-sparsity",
-            "decaying-sparsity",
             "motivation",
         )
     ],
     "choices": [
-        "mac-cal:acc_discount=auto",
+        f"{PAPER}:acc_discount=auto",
         "mac-cal:width=none:acc_discount=auto",
-        "mac-cal:activation=none:acc_discount=auto",
-        "mac-cal:width=512:acc_discount=auto",
-        "mac-cal:mask_layers=first:acc_discount=auto",
-        "mac-cal:mask_layers=last:acc_discount=auto",
-        "mac-cal:restrict=update:acc_discount=auto",
-        "mac-cal:schedule=cosine:acc_discount=auto",
-        "mac-cal:acc_discount=auto:measure=mc_masks:deploy=mc_masks",
+        f"{PAPER}:activation=none:acc_discount=auto",
+        f"{PAPER}:width=512:acc_discount=auto",
+        f"{PAPER}:mask_layers=first:acc_discount=auto",
+        f"{PAPER}:mask_layers=last:acc_discount=auto",
+        f"{PAPER}:restrict=update:acc_discount=auto",
+        f"{PAPER}:schedule=cosine:acc_discount=auto",
+        f"{PAPER}:acc_discount=auto:measure=mc_masks:deploy=mc_masks",
     ],
     "kept": [
         "mac-cal:preset=kept-accuracy",
@@ -92,7 +94,7 @@ GROUPS: dict[str, list[str]] = {
         f"{BY_RULE}:keep_prob=0.6:lr=0.001:measure=scaled:deploy=scaled",
     ],
     "losses": [
-        f"mac-cal@{loss}"
+        f"{PAPER}@{loss}"
         for loss in (
             "focal:gamma=3",
             "label-smoothing",

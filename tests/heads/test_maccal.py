@@ -195,14 +195,15 @@ def test_deployed_as_trained(features: Features) -> None:
 
 def test_measured_in_the_steps_of_training(features: Features) -> None:
     """With a learning rate of 0 the passes of an epoch with one mask are those of the head with that mask."""
-    still: Any = {"measure": "training", "lr": 0.0, "weight_decay": 0.0, "batch_size": 7, "epochs": 1}
+    still: Any = {"measure": "training", "acc_discount": 0.95, "lr": 0.0, "weight_decay": 0.0, "batch_size": 7}
+    still["epochs"] = 1
     head = fit(features, mask_every="epoch", deploy="last_mask", **still)
     probs = head(features.train.features).softmax(1).double()
     right = probs.argmax(1) == features.train.labels
     assert head.history[0]["confidence"] == pytest.approx(float(probs.amax(1).mean()), abs=1e-5)
     assert head.history[0]["accuracy"] == pytest.approx(float(right.double().mean()))
     # With a mask a batch, the confidence under single masks is above the confidence of the mean over masks.
-    still |= {"width": None, "start": "classifier", "deploy": "mc_masks", "n_masks": 200}
+    still |= {"start": "classifier", "deploy": "mc_masks", "n_masks": 200}
     head = fit(features, **still)
     mean = float(head(features.train.features).softmax(1).amax(1).mean())
     assert head.history[0]["confidence"] > mean + 0.05
@@ -224,7 +225,7 @@ def test_measured_in_training_and_on_held_out_data_exclude_each_other() -> None:
 
 @pytest.mark.parametrize("measure", ["scaled", "full", "last_mask", "mc_masks"])
 def test_measured_as_the_setting_says(features: Features, measure: str) -> None:
-    head = fit(features, measure=measure, deploy=measure, epochs=1)
+    head = fit(features, measure=measure, deploy=measure, acc_discount=0.95, epochs=1)
     row = head.history[0]
     probs = head(features.train.features).softmax(1)
     assert row["keep_rate"] == 0.5
@@ -401,12 +402,21 @@ def test_each_row_of_the_ablation_adds_to_the_one_before() -> None:
             "gradient-restriction",
             "classifier-restructure",
             "static-sparsity",
-            "decaying-sparsity",
+            "paper",
         )
     ]
     changes = [{name for name in a if a[name] != b[name]} for a, b in pairwise(rows)]
-    assert changes == [{"restrict"}, {"width"}, {"adapt", "last_step"}, {"last_step"}]
-    assert rows[-1] == MaCCal().get_params()
+    assert changes == [{"restrict"}, {"width"}, {"adapt", "acc_discount", "last_step"}, {"last_step"}]
+
+
+def test_the_method_of_the_paper_is_a_preset(features: Features) -> None:
+    """It has two layers, and a γ that needs no held-out features, which the default does."""
+    without = Features.of(features.train.features, features.train.labels)
+    paper = make_head("mac-cal", preset="paper", epochs=1).fit(without)
+    assert (paper.get_params()["width"], paper.get_params()["acc_discount"]) == ("auto", 0.95)
+    fit(without, adapt=False)
+    with pytest.raises(InputError, match="mac-cal with acc_discount='auto' needs held-out features"):
+        fit(without)
 
 
 def test_start_from_the_classifier(features: Features) -> None:
@@ -417,7 +427,7 @@ def test_start_from_the_classifier(features: Features) -> None:
     for each in (head, plain):
         assert torch.allclose(each(features.train.features), vanilla(features.train.features), atol=1e-4)
     with pytest.raises(InputError, match="start='classifier' needs a single layer"):
-        fit(features, start="classifier")
+        fit(features, start="classifier", width=5)
     with pytest.raises(InputError, match="pass classifier_weight"):
         fit(Features.of(features.train.features, features.train.labels), width=None, start="classifier")
 

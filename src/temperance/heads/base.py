@@ -103,6 +103,10 @@ class Head(HasSettings, nn.Module):
     def _check_features(self, features: Features) -> None:
         """Refuse features that do not fit the settings."""
 
+    def _needs_val(self) -> str:
+        """The setting that needs held-out features, if there is one."""
+        return ""
+
     def _build(self, d: int, k: int) -> None:
         """Make all parameters and buffers that are saved: only their shapes matter here, not their values."""
         raise NotImplementedError
@@ -161,8 +165,11 @@ class Head(HasSettings, nn.Module):
             raise InputError(
                 f"{self.name} needs at least as many features as classes; got {features.d} for {features.k} classes"
             )
-        if self.needs_val and features.val is None:
-            raise InputError(f"{self.name} needs held-out features to choose by: pass val_features and val_labels")
+        if features.val is None and (setting := self._needs_val()):
+            raise InputError(
+                f"{self.name} with {setting} needs held-out features: pass val_features and val_labels, or change this "
+                "setting"
+            )
         objective = _loss_for(loss, features)
         self._forget()
         with torch.no_grad():

@@ -43,6 +43,9 @@ class _TwoStage(Head):
         self.latent = latent
         self.keep = keep
 
+    def _needs_val(self) -> str:
+        return "keep='best'" if self.keep == "best" else ""
+
     def _build(self, d: int, k: int) -> None:
         self.mean = _bottleneck(d, self.latent)
         self.last = empty_layer(self.latent, k)
