@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,30 @@ def test_a_network_is_shown_other_images(
     assert lines["as trained"]["unfamiliar"]["cifar100"]["auroc"][0] == pytest.approx(higher, abs=0.01)
 
 
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")  # twelve samples say little
+def test_one_training_gives_the_best_network_and_the_last(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels of the validation part are wrong, so its loss is lowest at the start."""
+    best = Training("cifar10", "small-cnn", 3, "brier", ("batch_size=32", "keep_from=0", "keep=best"))
+    last = best.of_last_epoch
+    write_images(tmp_path, "cifar10", 4, 0)
+    with np.load(tmp_path / "cifar10.npz") as file:
+        wrong = {"val_images": file["test_images"], "val_labels": (file["test_labels"] + 1) % 4}
+        np.savez(tmp_path / "cifar10.npz", **file, **wrong)
+    for folder, trainings in (("together", [best, last]), ("alone", [last])):
+        monkeypatch.setattr(study, "queue", lambda trainings=trainings: trainings)
+        train_all(tmp_path, tmp_path / folder, tmp_path / folder / "out", device="cpu", seconds=1e6)
+    assert len(list((tmp_path / "together").glob("cifar10_*"))) == 1  # it was trained once
+    kept, also = (np.load(tmp_path / "together" / "out" / each.file) for each in (best, last))
+    alone = np.load(tmp_path / "alone" / "out" / last.file)
+    losses = [row["val_loss"] for row in json.loads(bytes(kept["about"]))["history"]]
+    assert min(losses) < losses[-1]
+    for name in ("val_logits", "test_logits", "train_logits", "mac-cal:epochs=1/test_logits"):
+        np.testing.assert_array_equal(also[name], alone[name])
+        assert not np.array_equal(also[name], kept[name])
+
+
 @pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")  # 26 samples say little
 def test_a_long_tail_is_measured_with_the_rows_of_sctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From images to the columns of SCTL's tables: half of a long-tailed subset is for calibration."""
@@ -241,9 +266,9 @@ def test_a_training_that_broke_down_is_a_result(tmp_path: Path, results: Path) -
 def test_only_what_has_no_results_is_trained(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def trained(training: Training, *args: Any) -> dict[str, Any]:
+    def trained(training: Training, *args: Any) -> Iterator[tuple[Training, dict[str, Any]]]:
         tried.append(training.line)
-        return {"about": np.frombuffer(b"{}", np.uint8)}
+        yield training, {"about": np.frombuffer(b"{}", np.uint8)}
 
     monkeypatch.setattr(study, "_trained", trained)
     (tmp_path / "cifar100.npz").touch()

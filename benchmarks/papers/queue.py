@@ -7,9 +7,9 @@
 list     every training with its state: measured, or not trained yet
 train    what has no results yet, in order. A training leaves one file in OUT: the logits of all parts in half
          precision, and those of classifiers that MaC-Cal trained again on its features; of cross-entropy, also how sure
-         all of them are of images of other data sets, and what they measure on corrupted test images. It is
-         checkpointed after every epoch in WORK and goes on from there when the command is called again; none starts
-         that could not end in time
+         all of them are of images of other data sets, and what they measure on corrupted test images. One that keeps
+         its best network leaves a second file, of its last. It is checkpointed after every epoch in WORK and goes on
+         from there when the command is called again; none starts that could not end in time
 measure  each file in OUT, as trained and after calibration; one JSON line for each state is added to the results
 
 FOLDER/cifar10.npz and FOLDER/cifar100.npz are what `temperance train` reads; FOLDER/svhn.npz is shown to the networks
@@ -47,7 +47,9 @@ from temperance.jobs.results import Provenance
 from temperance.metrics import accuracy, ece, nll
 from temperance.registry import parse_entry
 from temperance.training import Balanced, Run, predict, train
+from temperance.training.checkpoint import network_of
 from temperance.training.job import usable_device
+from temperance.training.prediction import device_of
 
 # Classifiers that are trained again on the features of every network.
 HEADS = (mac_cal.MASKED, mac_cal.KEPT_ACCURACY, mac_cal.HELD_OUT, mac_cal.ONE_LAYER)
@@ -81,21 +83,27 @@ def train_all(
     begun = time.perf_counter()
     for folder in (work / "done", out):
         folder.mkdir(parents=True, exist_ok=True)
-    done = {line["training"] for line in read(measuring.RESULTS)}
+    measured = {line["training"] for line in read(measuring.RESULTS)}
+
+    def waits(training: Training) -> bool:
+        return training.line not in measured and not (work / "done" / training.file).exists()
+
     for training in queue()[first - 1 :: step]:
         left = seconds - (time.perf_counter() - begun)
-        if training.line in done or (work / "done" / training.file).exists():
+        if not waits(training):
             continue
         if not set(only) <= set(training.line.split()) or not _has_images(images, training.data):
             continue
         if left < _needed(training, work):
             break
         print(f"{time.perf_counter() - begun:5.0f} s  {training.line}", flush=True)
-        trained = _trained(training, images, work, device, commit)
-        with atomic_write(out / training.file) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **trained)
-        (work / "done" / training.file).touch()
-        print(f"{time.perf_counter() - begun:5.0f} s  {bytes(trained['about']).decode()[:300]}", flush=True)
+        last = training.of_last_epoch
+        also = last if last != training and last in queue() and waits(last) else None
+        for each, arrays in _trained(training, also, images, work, device, commit):
+            with atomic_write(out / each.file) as temporary, temporary.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            (work / "done" / each.file).touch()
+            print(f"{time.perf_counter() - begun:5.0f} s  {bytes(arrays['about']).decode()[:300]}", flush=True)
 
 
 def _has_images(images: Path, data: str) -> bool:
@@ -129,36 +137,53 @@ def _folder(training: Training, work: Path) -> Path:
     return work / training.file.removesuffix(".npz")
 
 
-def _trained(training: Training, images: Path, work: Path, device: str, commit: str) -> dict[str, Any]:
-    """Train one network; the arrays of its file. A failure of the loss is a result too."""
+def _trained(
+    training: Training, last: Training | None, images: Path, work: Path, device: str, commit: str
+) -> Iterator[tuple[Training, dict[str, Any]]]:
+    """Train one network; the arrays of its file. A failure of the loss is a result too.
+
+    last  the training whose network is the one of the last epoch, if that is wanted, too
+    """
     fast = device.startswith("cuda")
     job, place = training.job(str(images), fast=fast), usable_device(device)
     data = _images(job.data, **job.data_options)
-    about: dict[str, Any] = {"training": training.line, "seed": job.recipe.seed}
+    about: dict[str, Any] = {"seed": job.recipe.seed}
     about["hardware"] = torch.cuda.get_device_name() if fast else "cpu"
     if fast:
         torch.compiler.reset()
     about |= {"commit": commit or Provenance.of({}, {}, seed=0).commit, "torch": torch.__version__}
+    folder = _folder(training, work)
     try:
-        folder = _folder(training, work)
         network = job.make_network(data).to(place)
         run = train(network, data, job.loss, job.recipe, folder=folder, resume=folder.exists())
     except InputError as error:
-        return {"about": _as_bytes(about | {"failure": str(error)})}
+        yield training, {"about": _as_bytes(about | {"training": training.line, "failure": str(error)})}
+        return
     about["seconds_per_epoch"] = round(median(row["seconds"] for row in run.history), 3)
     about["history"] = run.history
+    if last is not None:  # first, because a training that is done is not begun again
+        kept = {name: tensor.clone() for name, tensor in run.network.state_dict().items()}
+        run.network.load_state_dict(network_of(folder / "checkpoint.safetensors"))
+        yield last, _recorded(last, run, data, images, about)
+        run.network.load_state_dict(kept)
+    yield training, _recorded(training, run, data, images, about)
+
+
+def _recorded(training: Training, run: Run, data: ImageData, images: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a trained network's file."""
+    seed, about = about["seed"], {"training": training.line, **about}
     arrays = dict(_logits(run, data))
     heads: dict[str, Head] = {}
     if not isinstance(run.network, Balanced):  # a head replaces one classifier, not two
-        features = extract_features(run.network, data, device=place)
+        features = extract_features(run.network, data, device=device_of(run.network))
         about["masked"] = [
             {"ratio": each.ratio, "accuracy": round(each.accuracy, 5), "confidence": round(each.confidence, 5)}
-            for each in masked_inference(features, seed=job.recipe.seed)
+            for each in masked_inference(features, seed=seed)
         ]
         for name in HEADS:
             start = time.perf_counter()
             kind, settings = parse_entry(name)
-            heads[name] = make_head(kind, **settings).fit(features, seed=job.recipe.seed)
+            heads[name] = make_head(kind, **settings).fit(features, seed=seed)
             about.setdefault("head_seconds", {})[name] = round(time.perf_counter() - start, 2)
             for part in ("val", "test"):
                 with torch.no_grad():
@@ -199,11 +224,9 @@ def _corrupted(run: Run, heads: dict[str, Head], test: Part) -> dict[str, dict[s
 
 
 def _logits(run: Run, data: ImageData) -> Iterator[tuple[str, Any]]:
-    for part, predictions in run.predictions.items():
-        yield f"{part}_logits", _half(predictions.scores)
-        yield f"{part}_labels", predictions.labels.numpy().astype(np.uint8)
-    yield "train_logits", _half(predict(run.network, data.train, mean=run.mean, std=run.std))
-    yield "train_labels", data.train.labels.cpu().numpy().astype(np.uint8)
+    for name, part in (("val", data.val), ("test", data.test), ("train", data.train)):
+        yield f"{name}_logits", _half(predict(run.network, part, mean=run.mean, std=run.std))
+        yield f"{name}_labels", part.labels.cpu().numpy().astype(np.uint8)
 
 
 def _half(logits: Tensor) -> Any:

@@ -71,6 +71,15 @@ class Training:
         """
         return replace(self, changes=tuple(change for change in self.changes if not change.startswith("seed=")))
 
+    @property
+    def of_last_epoch(self) -> Training:
+        """The training that ends the same way, and keeps the network of the last epoch.
+
+        >>> Training.parse("cifar100 resnet50 200 au keep=best seed=1").of_last_epoch.line
+        'cifar100 resnet50 200 au seed=1'
+        """
+        return replace(self, changes=tuple(change for change in self.changes if not change.startswith("keep=")))
+
     def job(self, folder: str, *, fast: bool = False) -> Job:
         """What `temperance train` would do, with images from FOLDER/DATA.npz; fast where there is a GPU."""
         _, changes = parse_entry(":".join(["recipe", *self.changes]))

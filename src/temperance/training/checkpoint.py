@@ -57,6 +57,11 @@ def save_checkpoint(
     write_tensors(path, tensors, header)
 
 
+def network_of(path: Path) -> dict[str, Tensor]:
+    """The weights of the network of a checkpoint: those of the last finished epoch, whichever epoch is kept."""
+    return _under("network.", read_tensors(path)[0])
+
+
 def load_checkpoint(
     path: Path,
     network: nn.Module,
