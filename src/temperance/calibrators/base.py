@@ -35,10 +35,6 @@ from temperance.threads import one_thread
 # The remedy when probabilities are passed as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 
-# A fit to at most this many values uses one CPU thread. It is thousands of small operations, and torch's threads wait
-# for each other after each one: rarely worth it, and many times slower on a busy machine.
-ONE_THREAD_VALUES = 1 << 20
-
 # What every calibrator stores about the fit part, besides what its method learns.
 FIT_PART = tuple(field.name for field in fields(FitPart))
 ABOUT_FIT = ("n_classes", *FIT_PART, "target_prior")
@@ -138,7 +134,9 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
         scores = as_scores(logits, "logits")
         home = scores.device
         exact = home if working_type(home) == torch.float64 else torch.device("cpu")
-        with torch.no_grad(), one_thread(where=exact.type == "cpu" and scores.numel() <= ONE_THREAD_VALUES):
+        # A fit is thousands of operations on blocks that stay in cache. Torch's threads wait for each other after each
+        # one, which takes many times longer on a busy machine. Solvers share out blocks instead (`threads.in_parts`).
+        with torch.no_grad(), one_thread(where=exact.type == "cpu"):
             given = as_logits(scores)
             names = names_of(labels, given.shape[1])
             truth = as_labels(numbered(labels, names), given, ignore_index=ignore_index).reshape(-1).to(exact)

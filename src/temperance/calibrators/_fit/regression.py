@@ -19,6 +19,7 @@ from temperance.calibrators._fit.logistic import solve_ridged
 from temperance.calibrators._fit.maps import Linear, Map
 from temperance.calibrators._fit.solvers import Problem, minimise, settle
 from temperance.objectives import Objective
+from temperance.threads import in_parts
 
 MAX_STEPS = 100
 MAX_PRODUCTS = 250
@@ -92,18 +93,23 @@ class Regression:
 
     def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
         """The value and its gradient."""
-        away = parameters - self.centre
-        value = (self.penalty * away.square()).sum()
-        gradient = 2 * self.penalty * away - self._pulled
-        for s in self._slices:
+
+        def of_block(s: slice) -> tuple[Tensor, Tensor]:
             scores = self.kind.scores(self.x[s], parameters)
             target = self.objective.target(scores, self.labels[s])
             top = scores.amax(1, keepdim=True)
             probs = torch.exp(scores.sub_(top), out=self.probs[s])
             total = probs.sum(1, keepdim=True)
-            value += (self.weights[s].double() * ((total.log() + top).double() - target.double()[:, None])).sum()
+            value = (self.weights[s].double() * ((total.log() + top).double() - target.double()[:, None])).sum()
             probs /= total
-            gradient += self.kind.pull(self.x[s], probs * self.weights[s])
+            return value, self.kind.pull(self.x[s], probs * self.weights[s])
+
+        away = parameters - self.centre
+        value = (self.penalty * away.square()).sum()
+        gradient = 2 * self.penalty * away - self._pulled
+        for part, slope in in_parts(of_block, self._slices):
+            value += part
+            gradient += slope
         return float(value), gradient
 
     def principal_axes(self, units: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,11 +129,16 @@ class Regression:
 
     def hessian_times(self, direction: Tensor) -> Tensor:
         """The Hessian at the last evaluation times a direction."""
-        product = 2 * self.penalty * direction
-        for x, p, c in self.hessian_blocks():
+
+        def of_block(block: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+            x, p, c = block
             change = self.kind.scores(x, direction)
             change -= (p * change).sum(1, keepdim=True)
-            product += self.kind.pull(x, change.mul_(p).mul_(c))
+            return self.kind.pull(x, change.mul_(p).mul_(c))
+
+        product = 2 * self.penalty * direction
+        for part in in_parts(of_block, self.hessian_blocks()):
+            product += part
         return product
 
     def newton_step(self, gradient: Tensor) -> Tensor:

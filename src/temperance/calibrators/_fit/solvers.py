@@ -6,7 +6,8 @@ as a function of the calibrator's parameters.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 import torch
@@ -20,6 +21,7 @@ from temperance.errors import InputError
 from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, counting
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
+from temperance.threads import in_parts
 
 # An objective's weights have settled when they change by less than this from one solution to the next.
 SETTLED = 1e-7
@@ -33,6 +35,8 @@ SLOW_SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
 NESTED = "objective__"
 
 P = TypeVar("P", float, Tensor)
+R = TypeVar("R")
+Block = tuple[Tensor, Tensor, Tensor]  # rows, their labels and their weights
 Solver = Literal["exact", "released"]
 
 
@@ -143,33 +147,34 @@ class Problem:
         self.k = inputs.shape[1] if k is None else k
         self.penalty = penalty
 
-    def weighted_blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Rows with their labels and current weights, block by block."""
+    def of_blocks(self, work: Callable[[Block], R]) -> Iterable[R]:
+        """The result of `work` for the rows of each block, with their labels and current weights, in order."""
         weights = self.objective.weights(self.labels, self.k)
-        for rows, y, first in self._blocks():
-            yield rows, y, weights[first : first + len(y)]
+        return in_parts(work, [(rows, y, weights[first : first + len(y)]) for rows, y, first in self._blocks()])
 
     def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
         """The value and its gradient, with the current weights."""
-        with torch.enable_grad():
-            free = parameters.detach().requires_grad_()
-            value, gradient = 0.0, torch.zeros_like(free)
-            for rows, y, weights in self.weighted_blocks():
+
+        def of_block(block: Block) -> tuple[float, Tensor]:
+            rows, y, weights = block
+
+            def weighed(free: Tensor) -> Tensor:
                 losses = self.objective.losses(self.forward(rows, free), y)
-                part = (weights.to(losses.dtype) * losses).sum()
-                gradient += torch.autograd.grad(part, free)[0]
-                value += float(part.detach())
-            if self.penalty is not None:
-                part = self.penalty(free)
-                gradient += torch.autograd.grad(part, free)[0]
-                value += float(part.detach())
+                return (weights.to(losses.dtype) * losses).sum()
+
+            return _with_gradient(weighed, parameters)
+
+        penalty = [] if self.penalty is None else [_with_gradient(self.penalty, parameters)]
+        value, gradient = 0.0, torch.zeros_like(parameters)
+        for part, slope in chain(self.of_blocks(of_block), penalty):
+            value += part
+            gradient += slope
         return value, gradient
 
     @torch.no_grad()
     def losses(self, parameters: Tensor) -> Tensor:
         """The loss of each row. (n,)"""
-        parts = [self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in self._blocks()]
-        return torch.cat(parts)
+        return torch.cat([self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in self._blocks()])
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor, int]]:
         return blocks(self.inputs, self.labels, step=len(self.labels) if self.objective.whole else None)
@@ -179,6 +184,14 @@ class Problem:
         if not self.objective.adapts:
             return 0.0
         return self.objective.reweigh(self.losses(parameters), self.labels, self.k)
+
+
+def _with_gradient(function: Callable[[Tensor], Tensor], parameters: Tensor) -> tuple[float, Tensor]:
+    """The value of a function and its gradient."""
+    with torch.enable_grad():
+        free = parameters.detach().requires_grad_()
+        value = function(free)
+        return float(value.detach()), torch.autograd.grad(value, free)[0]
 
 
 class StreamedProblem(Problem):
@@ -195,10 +208,9 @@ class StreamedProblem(Problem):
         super().__init__(objective, forward, stream.logits, stream.labels, penalty=penalty)
         self.stream = stream
 
-    def weighted_blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def of_blocks(self, work: Callable[[Block], R]) -> Iterable[R]:
         weights = self.objective.class_weights_of(self.stream.counts)
-        for rows, y in self.stream:
-            yield rows, y, weights[y]
+        return (work((rows, y, weights[y])) for rows, y in self.stream)
 
     @torch.no_grad()
     def reweigh(self, parameters: Tensor) -> float:
