@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.quality.table import read
+from benchmarks.quality.table import read, table
 from temperance.markup import Markup
 from temperance.report.formats import signed
 from temperance.report.svg.lines import Line
@@ -185,9 +185,7 @@ def agreement(cells: Sequence[Cell]) -> str:
 
 def markdown(cells: Sequence[Cell]) -> str:
     """Cells as a Markdown table: a line for each row and column, and for each metric the paper's number and ours."""
-    head, lines = grid(cells)
-    rows = [f"| {' | '.join(line)} |" for line in [head, *lines]]
-    return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
+    return table(*grid(cells))
 
 
 def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
