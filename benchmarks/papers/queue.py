@@ -37,13 +37,12 @@ from benchmarks.papers import mac_cal, measuring
 from benchmarks.papers.measuring import doubt
 from benchmarks.papers.small import write_small
 from benchmarks.papers.trainings import SMALL, Training, queue
-from benchmarks.quality.table import read
+from benchmarks.quality.table import made_with, read
 from temperance.data import ImageData, Part
 from temperance.diagnose.shift import Corrupted
 from temperance.errors import InputError
 from temperance.files import atomic_write
 from temperance.heads import Head, extract_features, make_head, masked_inference, split
-from temperance.jobs.results import Provenance
 from temperance.metrics import accuracy, ece, nll
 from temperance.registry import parse_entry
 from temperance.training import Balanced, Run, predict, train
@@ -108,7 +107,7 @@ def _has_images(images: Path, data: str) -> bool:
 
 def _needed(training: Training, work: Path) -> float:
     """The seconds that a training is expected to take: epochs left times the slowest epoch of its kind, and set-up."""
-    logs = {log.parent: [json.loads(line) for line in log.read_text().splitlines()] for log in work.glob("*/log.jsonl")}
+    logs = {log.parent: read(log) for log in work.glob("*/log.jsonl")}
     kind = _kind(training.file)
     known = [
         row["seconds"] + row["seconds_of_validation"]
@@ -138,7 +137,7 @@ def _trained(training: Training, images: Path, work: Path, device: str, commit: 
     about["hardware"] = torch.cuda.get_device_name() if fast else "cpu"
     if fast:
         torch.compiler.reset()
-    about |= {"commit": commit or Provenance.of({}, {}, seed=0).commit, "torch": torch.__version__}
+    about |= made_with() | ({"commit": commit} if commit else {})
     try:
         folder = _folder(training, work)
         network = job.make_network(data).to(place)

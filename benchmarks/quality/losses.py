@@ -20,7 +20,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
@@ -57,9 +57,13 @@ def published(name: str, on: str = "CIFAR-100") -> str:
     >>> published("kde-xe")
     'kde-xe:strength=0.5'
     """
-    found = next((used.settings for used in LOSSES[name].hyper_parameters if on in used.data), {})
+    return entry(name, next((used.settings for used in LOSSES[name].hyper_parameters if on in used.data), {}))
+
+
+def entry(name: str, settings: Mapping[str, Any]) -> str:
+    """A loss with those of its settings that are not its defaults."""
     usual = defaults_of(LOSSES[name])
-    return as_entry(name, {key: value for key, value in found.items() if value != usual[key]})
+    return as_entry(name, {key: value for key, value in settings.items() if value != usual[key]})
 
 
 # What is trained: a loss, followed by what differs from the recipe of the others, the most telling runs first. ACLS is
