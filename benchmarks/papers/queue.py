@@ -37,12 +37,13 @@ from benchmarks.papers import mac_cal, measuring
 from benchmarks.papers.measuring import doubt
 from benchmarks.papers.small import write_small
 from benchmarks.papers.trainings import SMALL, Training, queue
-from benchmarks.quality.table import made_with, read
+from benchmarks.quality.table import read
 from temperance.data import ImageData, Part
 from temperance.diagnose.shift import Corrupted
 from temperance.errors import InputError
 from temperance.files import atomic_write
 from temperance.heads import Head, extract_features, make_head, masked_inference, split
+from temperance.jobs.results import Provenance
 from temperance.metrics import accuracy, ece, nll
 from temperance.registry import parse_entry
 from temperance.training import Balanced, Run, predict, train
@@ -74,14 +75,15 @@ def train_all(
     only: Sequence[str] = (),
     share: tuple[int, int] = (1, 1),
     commit: str = "",
+    trainings: Sequence[Training] = (),
 ) -> None:
-    """Train what has no results and no file yet, in order, until the time is over."""
+    """Train what has no results and no file yet, in order, until the time is over; by default, the queue."""
     first, step = share
     begun = time.perf_counter()
     for folder in (work / "done", out):
         folder.mkdir(parents=True, exist_ok=True)
     done = {line["training"] for line in read(measuring.RESULTS)}
-    for training in queue()[first - 1 :: step]:
+    for training in (trainings or queue())[first - 1 :: step]:
         left = seconds - (time.perf_counter() - begun)
         if training.line in done or (work / "done" / training.file).exists():
             continue
@@ -137,7 +139,7 @@ def _trained(training: Training, images: Path, work: Path, device: str, commit: 
     about["hardware"] = torch.cuda.get_device_name() if fast else "cpu"
     if fast:
         torch.compiler.reset()
-    about |= made_with() | ({"commit": commit} if commit else {})
+    about |= {"commit": commit or Provenance.of({}, {}, seed=0).commit, "torch": torch.__version__}
     try:
         folder = _folder(training, work)
         network = job.make_network(data).to(place)
@@ -231,21 +233,26 @@ def _share(text: str) -> tuple[int, int]:
     return part, whole
 
 
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    """What every study that trains takes."""
+    parser.add_argument("--images", type=Path, required=True, help="the folder of cifar10.npz and cifar100.npz")
+    parser.add_argument("--work", type=Path, required=True, help="the folder of checkpoints")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of predictions")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no training that would end later")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="every training and its state")
     training = commands.add_parser("train", help="train what is missing")
-    training.add_argument("--images", type=Path, required=True, help="the folder of cifar10.npz and cifar100.npz")
-    training.add_argument("--work", type=Path, required=True, help="the folder of checkpoints")
-    training.add_argument("--device", default="cpu")
-    training.add_argument("--seconds", type=float, default=math.inf, help="start no training that would end later")
+    add_train_options(training)
     training.add_argument("--only", nargs="+", default=(), metavar="WORD", help="trainings whose line has these words")
     training.add_argument("--share", type=_share, default=(1, 1), metavar="I/N", help="the I-th of N equal parts")
     training.add_argument("--commit", default="", help="of the source, where it is not a checkout")
     measure = commands.add_parser("measure", help="measure what was trained")
-    for command in (training, measure):
-        command.add_argument("--out", type=Path, required=True, help="the folder of predictions")
+    measure.add_argument("--out", type=Path, required=True, help="the folder of predictions")
     args = parser.parse_args()
     if args.command == "list":
         done = {line["training"] for line in read(measuring.RESULTS)}

@@ -12,12 +12,14 @@ Losses have the settings of their paper, or of the first program that is known, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from benchmarks.quality import losses
-from temperance.registry import parse_entry
+from temperance.losses import LOSSES
+from temperance.registry import as_entry, parse_entry
+from temperance.settings import defaults_of
 from temperance.training import Job
 
 # A tenth of CIFAR-10 in a quarter of its size: small enough to train every method several times without a GPU.
@@ -85,7 +87,22 @@ def published(name: str, data: str) -> str:
     """
     if name == "au":  # the program's confidence is the default, not the paper's choice for each network
         return "au:cdf_bandwidth=0.01" if data == "cifar100" else "au"
-    return losses.published(name, DATA[data])
+    return published_on(name, DATA[data])
+
+
+def published_on(name: str, on: str) -> str:
+    """The same, by what its settings say they were used on.
+
+    >>> published_on("au", "CIFAR-100, WRN")
+    'au:low_conf_coverage=0.8:score=margin'
+    """
+    return _entry(name, next((used.settings for used in LOSSES[name].hyper_parameters if on in used.data), {}))
+
+
+def _entry(name: str, settings: Mapping[str, Any]) -> str:
+    """A loss with those of its settings that are not its defaults."""
+    usual = defaults_of(LOSSES[name])
+    return as_entry(name, {key: value for key, value in settings.items() if value != usual[key]})
 
 
 def training_of(method: str, data: str) -> Training:
@@ -124,7 +141,7 @@ def training_of(method: str, data: str) -> Training:
     _, usual = parse_entry(name if method == AU_AS_PRINTED else published(name, data))
     # Without a limit ACLS became NaN on CIFAR-10 in its first epoch; its own program has this one.
     limit = ("clip=2.0",) if (name, DATA[data]) == ("acls", "CIFAR-10") else ()
-    return Training(data, network, epochs, losses.entry(name, usual | changes), (*limit, *recipe))
+    return Training(data, network, epochs, _entry(name, usual | changes), (*limit, *recipe))
 
 
 # The usual network on each data set, and its epochs.
