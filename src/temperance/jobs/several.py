@@ -300,7 +300,7 @@ def _each(
     sets: Sets, measure: Callable[[str, Set], Found], progress: Progress
 ) -> tuple[dict[str, Found], dict[str, TemperanceError]]:
     """The measurements of each set, and the errors of those that could not be measured."""
-    given = _by_name(sets)
+    given = sets_by_name(sets)
     found: dict[str, Found] = {}
     failures: dict[str, TemperanceError] = {}
     for name, each in given.items():
@@ -316,7 +316,7 @@ def _each(
     return found, failures
 
 
-def _by_name(sets: Sets) -> dict[str, Set]:
+def sets_by_name(sets: Sets) -> dict[str, Set]:
     """The sets with their names; anything but several sets is refused."""
     if isinstance(sets, Set) or not isinstance(sets, Iterable):
         raise InputError(
