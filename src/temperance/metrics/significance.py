@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
-from temperance.errors import InputError
-from temperance.metrics.base import IntervalKind, Metric
+from temperance.metrics.base import IntervalKind, Metric, need_metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
@@ -140,8 +139,7 @@ def difference(
 
 def _check(metric: object, level: float, n_resamples: int, seed: int) -> None:
     """Refuse what cannot be resampled, before anything is measured."""
-    if not isinstance(metric, Metric):
-        raise InputError(f"metric must be one of temperance.metrics, such as metrics.ece; got {metric!r}")
+    need_metric(metric)
     of_kind("level", level, OpenFraction)
     of_kind("n_resamples", n_resamples, AtLeastTwo)
     of_kind("seed", seed, Seed)
