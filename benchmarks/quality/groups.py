@@ -1,9 +1,9 @@
 """Calibrate each group: python -m benchmarks.quality.groups MMLU ADULT … --out benchmarks/results/groups.jsonl
 
 Each .npz of the folders has groups, or several labels, which are groups too, and a val and a test set, or one set of
-answers, which is halved at random. Methods are fitted on some or all of the first part and measured on the second: one
-map for all, one fit for each group by itself, `grouped`, and `grouped` with groups dealt at random, which differ by
-nothing. One JSON line for each.
+answers, which is halved at random. Methods
+are fitted on some or all of the first part and measured on the second: one map for all, one fit for each group by
+itself, `grouped`, and `grouped` with groups dealt at random, which differ by nothing. One JSON line for each.
 """
 
 import warnings

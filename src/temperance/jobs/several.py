@@ -316,20 +316,6 @@ def _each(
     return found, failures
 
 
-def sets_by_name(sets: Sets) -> dict[str, Set]:
-    """The sets with their names; anything but several sets is refused."""
-    if isinstance(sets, Set) or not isinstance(sets, Iterable):
-        raise InputError(
-            "sets must be a list of files or Predictions, or a dictionary of these by name; got "
-            f"{excerpt([repr(sets)])}. For each file of a folder, pass temperance.predictions.each_file([FOLDER])"
-        )
-    several = list(sets.values() if isinstance(sets, Mapping) else sets)
-    for each in several:
-        if not isinstance(each, Set):
-            raise InputError(f"each set must be a file or a Predictions; got {type(each).__name__}")
-    return dict(zip(sets if isinstance(sets, Mapping) else set_names(several), several, strict=True))
-
-
 def first_sentence(text: str) -> str:
     """The gist of a verdict."""
     return f"{text.partition('. ')[0].rstrip('.')}."
@@ -354,6 +340,20 @@ def set_names(sets: Iterable[Set]) -> list[str]:
             name = f"{plain} ({len(found) + 1})"
         found.append(name)
     return found
+
+
+def sets_by_name(sets: Sets) -> dict[str, Set]:
+    """The sets with their names; anything but several sets is refused."""
+    if isinstance(sets, Set) or not isinstance(sets, Iterable):
+        raise InputError(
+            "sets must be a list of files or Predictions, or a dictionary of these by name; got "
+            f"{excerpt([repr(sets)])}. For each file of a folder, pass temperance.predictions.each_file([FOLDER])"
+        )
+    several = list(sets.values() if isinstance(sets, Mapping) else sets)
+    for each in several:
+        if not isinstance(each, Set):
+            raise InputError(f"each set must be a file or a Predictions; got {type(each).__name__}")
+    return dict(zip(sets if isinstance(sets, Mapping) else set_names(several), several, strict=True))
 
 
 def _together(results: Iterable[Results]) -> tuple[tuple[Row, ...], Provenance]:
