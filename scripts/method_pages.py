@@ -11,28 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from temperance.calibrators import CALIBRATORS
 from temperance.cli import parser
-from temperance.cli.list_methods import KINDS, described
+from temperance.cli.list_methods import KINDS, PACKAGES, described, registry
 from temperance.cli.manual import MANUAL
-from temperance.data.corruptions import CORRUPTIONS
-from temperance.heads import HEADS
-from temperance.losses import LOSSES
-from temperance.metrics import METRICS
-from temperance.objectives import OBJECTIVES
-from temperance.registry import Registry
-from temperance.training import NETWORKS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-REGISTRIES: dict[str, Registry[Any]] = {
-    "metrics": METRICS,
-    "calibrators": CALIBRATORS,
-    "objectives": OBJECTIVES,
-    "losses": LOSSES,
-    "heads": HEADS,
-    "networks": NETWORKS,
-    "corruptions": CORRUPTIONS,
-}
+REGISTRIES = {kind: registry(kind) for kind in PACKAGES}
 
 # What stands above the list of each kind: its first line, and the page that explains the kind.
 ABOUT = {

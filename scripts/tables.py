@@ -38,6 +38,7 @@ from benchmarks.quality import (  # noqa: E402
     shift,
 )
 from benchmarks.quality.table import by_objective, markdown, read  # noqa: E402
+from benchmarks.quality.table import table as in_markdown  # noqa: E402
 from benchmarks.speed import cost, jobs, memory  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
 from benchmarks.speed import table as peers  # noqa: E402
@@ -106,18 +107,16 @@ def table(kind: str, family: str = "") -> str:
     entries = [entry for entry in described(kind) if family in ("", entry["claims"].get("family"))]
     if kind == "losses" and family:
         entries = [entry for name in LOSS_FAMILIES[family] for entry in described(kind) if entry["name"] == name]
-    rows = [f"| {entry['name']} | {entry['summary']} | {settings(entry)} |" for entry in entries]
-    return "\n".join(["| name | what it is | settings |", "|---|---|---|", *rows])
+    rows = [[entry["name"], entry["summary"], settings(entry)] for entry in entries]
+    return in_markdown(["name", "what it is", "settings"], rows)
 
 
 def used(names: tuple[str, ...]) -> str:
     """What papers and programs set losses to, and on which data."""
     rows = [
-        f"| {name} | {one.data} | {as_code(one.settings)} | {one.source} |"
-        for name in names
-        for one in LOSSES[name].hyper_parameters
+        [name, one.data, as_code(one.settings), one.source] for name in names for one in LOSSES[name].hyper_parameters
     ]
-    return "\n".join(["| loss | data | settings | source |", "|---|---|---|---|", *rows])
+    return in_markdown(["loss", "data", "settings", "source"], rows)
 
 
 def as_code(found: Mapping[str, Any]) -> str:

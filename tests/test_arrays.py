@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from temperance.arrays import as_labels, as_logits, as_probs, as_scores, flatten, log_probs, unflatten
+from temperance.calibrators import Temperature
 from temperance.errors import InputError
 from temperance.metrics import accuracy, ece
+from temperance.metrics.stream import Stream
 
 GOOD = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
 LABELS = np.array([0, 1])
@@ -216,6 +218,14 @@ def test_everything_ignored_is_refused() -> None:
 def test_dense_labels_out_of_range_hint_at_ignore_index() -> None:
     with pytest.raises(InputError, match=r"position \(0, 0, 0\) has 255. If 255 means no label, pass ignore_index=255"):
         ece(np.full((1, 2, 2, 2), 0.5), np.full((1, 2, 2), 255))
+
+
+@pytest.mark.parametrize("ignored", ["x", 1.5, True])
+def test_the_label_to_ignore_is_a_whole_number(ignored: Any) -> None:
+    for use in (ece, Temperature().fit, Stream(ece).update):
+        with pytest.raises(InputError, match=f"ignore_index must be a whole number; got {ignored!r}"):
+            use([[0.9, 0.1], [0.2, 0.8]] * 20, [0, 1] * 20, ignore_index=ignored)
+    assert ece([[0.9, 0.1], [0.2, 0.8]], [0, 255], ignore_index=np.int64(255)) == pytest.approx(0.1)  # type: ignore[arg-type]
 
 
 def test_checked_edges_return_tensors() -> None:

@@ -1,37 +1,32 @@
 """The study of losses, on a handful of small images: from training to the table."""
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from benchmarks.papers import queue
+from benchmarks.papers.trainings import Training
 from benchmarks.quality import losses
-from benchmarks.quality.losses import RUNS, STATES, Setup, control, markdown, measure_all, published, trained
+from benchmarks.quality.losses import RUNS, STATES, control, markdown, measure_all, training_of_run
 from benchmarks.quality.table import read
 from conftest import random_predictions
-from small_images import digits
-from temperance.errors import InputError
 from temperance.losses import LOSSES
 from temperance.metrics import ece
 from temperance.metrics.detection import auroc
+from test_queue import write_images
 
 ABLATIONS = {"acls-ranking", "crl-margin"}
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads begin sooner than processes, which would not know of the images here."""
+    """Threads begin sooner than processes."""
     monkeypatch.setattr(losses, "ProcessPoolExecutor", lambda jobs, *_: ThreadPoolExecutor(jobs))
-
-
-@pytest.fixture
-def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
-    monkeypatch.setattr(losses, "images", lambda source: digits(400))
-    return Setup("digits", tmp_path, network="small-cnn", epochs=1)
 
 
 def test_every_loss_is_trained() -> None:
@@ -41,45 +36,43 @@ def test_every_loss_is_trained() -> None:
 
 
 def test_settings_are_those_of_the_papers() -> None:
-    assert published("acls") == "acls:margin=10.0"
-    assert published("mmce") == "mmce:strength=2.0:form=weighted:double_norm=True"
-    assert published("dual-focal") == "dual-focal"  # the usual gamma is that of ResNet-50 there
-    assert published("au", "CIFAR-100, WRN") == "au:low_conf_coverage=0.8:score=margin"
-
-
-def test_changes_of_the_recipe_follow_the_loss(setup: Setup) -> None:
-    job = setup.job("acls:margin=10.0 lr=0.02 mix=mit seed=3")
-    assert job.loss == "acls:margin=10.0"
-    assert (job.recipe.lr, job.recipe.mix, job.recipe.seed, job.recipe.epochs) == (0.02, "mit", 3, 1)
+    for run in ("acls:margin=10.0", "mmce:strength=2.0:form=weighted:double_norm=True", "dual-focal"):
+        assert run in RUNS  # the usual gamma of dual focal loss is that of ResNet-50 on CIFAR-100
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_every_run_leaves_its_predictions(run: str, setup: Setup) -> None:
-    line = json.loads(json.dumps(trained(setup, run)))
-    with np.load(losses.predictions_of(setup.runs, run)) as found:
-        assert found["val_logits"].shape == found["test_logits"].shape == (80, 10)
-        logits, labels = torch.from_numpy(found["test_logits"]).double(), found["test_labels"]
-    assert line["test"]["ece"] == pytest.approx(ece(logits, labels, from_logits=True), abs=0.02)
+def test_every_run_is_a_job(run: str) -> None:
+    recipe = training_of_run(run).job("images").recipe
+    assert (recipe.epochs, recipe.warmup, recipe.clip) in ((30, 3, None), (100, 3, None), (30, 3, 2.0))
 
 
-def test_a_loss_that_breaks_down_leaves_a_line(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: Any) -> None:
-        raise InputError("the loss became nan")
-
-    monkeypatch.setattr(losses, "train", broken)
-    line = trained(setup, "brier")
-    assert line["failure"] == "the loss became nan"
-    assert "broke down" in markdown([line])
+def test_changes_of_the_recipe_follow_the_loss() -> None:
+    job = training_of_run("acls:margin=10.0 lr=0.02 mix=mit seed=3").job("images")
+    assert job.loss == "acls:margin=10.0"
+    assert (job.recipe.lr, job.recipe.mix, job.recipe.seed, job.recipe.epochs) == (0.02, "mit", 3, 30)
 
 
 @pytest.mark.usefixtures("threads")
-def test_only_what_is_missing_is_trained(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
-    (setup.runs / "runs.jsonl").write_text(json.dumps({"run": "focal"}) + "\n")
-    losses.train_all(setup, ["focal", "no-loss", "brier"])
-    assert [line["run"] for line in read(setup.runs / "runs.jsonl")] == ["focal", "brier"]
-    assert "no-loss" in capsys.readouterr().out
-    losses.train_all(setup, ["brier", "mdca"], seconds=0)
-    assert "no time for mdca" in capsys.readouterr().out
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")  # twelve samples say little
+def test_runs_are_trained_by_the_queue_and_measured_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(run: str) -> Training:
+        return Training("cifar100", "small-cnn", 1, run.split(":")[0].split()[0], ("batch_size=32",))
+
+    monkeypatch.setattr(losses, "training_of_run", small)
+    monkeypatch.setattr(losses, "RUNS", ("cross-entropy", "brier", "focal"))
+    monkeypatch.setattr(queue, "HEADS", ())
+    monkeypatch.setattr(queue, "CORRUPTIONS", ())
+    write_images(tmp_path, "cifar100", 4, 0)
+    folders = ["--images", str(tmp_path), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "runs")]
+    monkeypatch.setattr(sys, "argv", ["losses", "train", *folders, "--only", "cross-entropy", "brier"])
+    losses.main()
+    measure_all(tmp_path / "runs", tmp_path / "out.jsonl", n_resamples=2)
+    reference, brier = read(tmp_path / "out.jsonl")
+    assert (brier["run"], brier["against"]) == ("brier", "cross-entropy")
+    with np.load(losses.predictions_of(tmp_path / "runs", "brier")) as found:
+        logits, labels = found["test_logits"].astype(np.float64), found["test_labels"]
+    assert brier["as trained"]["ece"] == pytest.approx(ece(logits, labels, from_logits=True), abs=1e-6)
+    assert reference["as trained"] != brier["as trained"]
 
 
 # ----------------------------------------------------------------------------------------------------------- measuring
@@ -91,11 +84,9 @@ def write_run(folder: Path, run: str, sharpness: float, failure: str = "") -> No
     for seed, part in enumerate(("val", "test")):
         logits, labels = random_predictions(400, 4, seed, sharpness)
         arrays |= {f"{part}_logits": logits.half().numpy(), f"{part}_labels": labels.numpy().astype(np.uint8)}
-    line = {"run": run, "history": []} | ({"failure": failure} if failure else {})
-    if not failure:
-        np.savez_compressed(losses.predictions_of(folder, run), **arrays)
-    with (folder / "runs.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    about = {"training": training_of_run(run).line, "history": []} | ({"failure": failure} if failure else {})
+    written = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)} | ({} if failure else arrays)
+    np.savez_compressed(losses.predictions_of(folder, run), **written)
 
 
 def test_runs_are_compared_with_cross_entropy(tmp_path: Path) -> None:
@@ -105,6 +96,7 @@ def test_runs_are_compared_with_cross_entropy(tmp_path: Path) -> None:
     measure_all(tmp_path, tmp_path / "out.jsonl", n_resamples=50)
     reference, focal, brier = read(tmp_path / "out.jsonl")
     assert [line["run"] for line in (reference, focal, brier)] == ["cross-entropy", "focal", "brier"]
+    assert not any("history" in line for line in (reference, focal, brier))
     assert "differences" not in reference and "temperature" not in focal
     # The same predictions, four times as sharp: one temperature makes up for it.
     assert reference["temperature"] == pytest.approx(4 * brier["temperature"], rel=0.02)

@@ -27,8 +27,8 @@ from temperance.predictions import Predictions, write_predictions
 
 COMMAND_NAMES = list(parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr, arg-type]
 
-# What takes seconds to import; a question about the command line itself needs none of it.
-HEAVY = ("torch", "numpy", "scipy", "pyarrow", "matplotlib")
+# What takes long to import; a question about the command line itself needs none of it.
+HEAVY = ("torch", "numpy", "scipy", "pyarrow", "matplotlib", "rich.progress")
 
 
 # Asks a process one question after the other; what one of them imports would still be there after the next.

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.papers.outputs import RESULTS
-from benchmarks.quality.keep import KEPT, LABELS, Outcome, markdown, summary, trained
+from benchmarks.quality.keep import KEPT, LABELS, Kept, markdown, summary, trained
 from benchmarks.quality.table import read
 
 
@@ -17,7 +17,7 @@ def test_each_rule_keeps_an_epoch() -> None:
 
 def test_gains_are_paired_by_seed() -> None:
     runs = [
-        {"last": Outcome(nll + 0.1, 0.5, 9), "best": Outcome(nll, 0.5, 4), "refined": Outcome(nll, 0.6, 5)}
+        {"last": Kept(nll + 0.1, 0.5, 9), "best": Kept(nll, 0.5, 4), "refined": Kept(nll, 0.6, 5)}
         for nll in (1.0, 2.0, 3.0)
     ]
     last, best, refined = summary(runs)

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,6 +185,10 @@ def test_bad_input(own: Predictions) -> None:
         compare_ood(own, [])
     with pytest.raises(InputError, match="no confidence score named 'mps'; did you mean msp"):
         compare_ood(own, own, scores=["mps"])
+    no_sets: list[Any] = [(own, 5), (own, {"a": 5}), (own.scores, own), ([own, own], own)]
+    for inside, outside in no_sets:
+        with pytest.raises(InputError, match=r"(a file|files) or (a )?Predictions"):
+            compare_ood(inside, outside, bootstrap=20)
 
 
 # -------------------------------------------------------------------------------------------------------- command line

@@ -280,3 +280,27 @@ def test_list_columns_as_arrow_writes_them(tmp_path: Path, kind: Any, lists: Any
     pq.write_table(pa.table({"logits": column, "label": LABELS}), tmp_path / "in.parquet")
     expected = Predictions.of(LOGITS.astype(kind.to_pandas_dtype()), LABELS, from_logits=True)
     assert read_predictions(tmp_path / "in.parquet").fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"columns": "y"}, 'columns must be a dictionary, such as {"label": "y"}; got \'y\''),
+        ({"columns": ["y"]}, "columns must be a dictionary, .*; got \\['y'\\]"),
+        ({"ignore_index": "255"}, "ignore_index must be a whole number or none; got '255'"),
+        ({"ignore_index": 1.5}, "ignore_index must be a whole number or none; got 1.5"),
+        ({"metrics": 5}, r"a list of names, such as \['ece', 'nll'\], was expected; got 5"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused_in_a_sentence(
+    options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    write_predictions(tmp_path / "in.npz", whole())
+    with pytest.raises(InputError, match=sentence):
+        temperance.evaluate(tmp_path / "in.npz", **options)
+
+
+def test_the_label_to_ignore_is_a_whole_number_of_any_type() -> None:
+    assert temperance.evaluate(whole(), ignore_index=np.int64(2), bootstrap=0).n_counted == N - N // K  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"ignore_index must be a whole number; got 1\.5"):
+        temperance.evaluate(whole(), ignore_index=1.5)  # type: ignore[arg-type]

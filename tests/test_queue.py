@@ -33,6 +33,7 @@ from benchmarks.papers.trainings import (
 from benchmarks.quality.table import read
 from commands import run
 from conftest import random_predictions
+from temperance.errors import InputError
 from temperance.metrics import ece
 
 
@@ -257,9 +258,15 @@ def test_long_tails_have_the_settings_of_the_paper() -> None:
     assert (job.recipe.drops, job.recipe.lr, job.data_options["val_fraction"]) == ((100, 150), 0.1, 0.5)
 
 
-def test_a_training_that_broke_down_is_a_result(tmp_path: Path, results: Path) -> None:
-    write_predictions(tmp_path, "cifar100 resnet18 100 mmce", failure="the loss became nan")
-    measure_all(tmp_path)
+def test_a_training_that_broke_down_is_a_result(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **options: Any) -> None:
+        raise InputError("the loss became nan")
+
+    monkeypatch.setattr(study, "train", broken)
+    write_images(tmp_path, "cifar100", 8, 1)
+    training = Training("cifar100", "small-cnn", 1, "mmce")
+    train_all(tmp_path, tmp_path / "work", tmp_path / "out", device="cpu", seconds=1e6, trainings=[training])
+    measure_all(tmp_path / "out")
     assert [line["failure"] for line in read(results)] == ["the loss became nan"]
 
 

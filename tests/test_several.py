@@ -332,6 +332,18 @@ def test_a_method_that_cannot_be_fitted_somewhere_has_no_means(folder: Path, tmp
     assert "could not be fitted to 1 set" in page.read_text() and ">nan" not in page.read_text()
 
 
+@pytest.mark.parametrize("each", [evaluate_each, compare_each])
+def test_one_set_in_place_of_several_is_refused_in_a_sentence(each: Any, folder: Path) -> None:
+    one = next(iter(each_file([folder])))
+    not_several: list[Any] = [str(folder), folder, read_predictions(one), 5]
+    for sets in not_several:
+        with pytest.raises(InputError, match=r"must be a list of files or Predictions.*each_file\(\[FOLDER\]\)"):
+            each(sets)
+    for other in ([np.zeros((3, 2))], {"a": one, "b": 5}):
+        with pytest.raises(InputError, match=r"each set must be a file or a Predictions; got (ndarray|int)"):
+            each(other)
+
+
 def test_if_no_set_can_be_measured_the_first_error_says_why(folder: Path) -> None:
     with pytest.raises(FileError, match=r"missing\.npz"):
         evaluate_each([folder / "missing.npz", folder / "gone.npz"])

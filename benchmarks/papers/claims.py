@@ -8,6 +8,7 @@ from statistics import fmean
 from benchmarks.papers import acls, mac_cal, selective_risk, trained
 from benchmarks.papers.summary import without_and_with
 from benchmarks.papers.trained import verdict
+from benchmarks.quality.table import table
 
 STATES = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
 
@@ -31,14 +32,13 @@ HEADS = {mac_cal.MASKED: "MaC-Cal", mac_cal.KEPT_ACCURACY: "`kept-accuracy`"}
 
 def against(method: str) -> str:
     """Whether the ECE of a loss is below that of its rivals: each as trained, and how many after calibration."""
-    lines = [f"| ECE below that of | {' | '.join(trained.ALL.values())} |", "|---" * (1 + len(trained.ALL)) + "|"]
+    lines = []
     for row, other in RIVALS[method].items():
-        lines.append(f"| {row} | {' | '.join(_against(method, other, 'as trained', data) for data in trained.ALL)} |")
+        lines.append([row, *(_against(method, other, "as trained", data) for data in trained.ALL)])
     for state, said in STATES.items():
         if state != "as trained":
-            found = [_counts(method, state, data) for data in trained.ALL]
-            lines.append(f"| all of them, {said} | {' | '.join(found)} |")
-    return "\n".join(lines)
+            lines.append([f"all of them, {said}", *(_counts(method, state, data) for data in trained.ALL)])
+    return table(["ECE below that of", *trained.ALL.values()], lines)
 
 
 def _counts(method: str, state: str, data: str) -> str:
@@ -49,15 +49,15 @@ def _counts(method: str, state: str, data: str) -> str:
 
 def every(method: str) -> str:
     """Whether the ECE of a loss is below that of each rival on each data set, as trained and after calibration."""
-    lines = [f"| data | ECE below that of | paper | {' | '.join(STATES.values())} |", "|---" * (3 + len(STATES)) + "|"]
+    lines = []
     for data, name in trained.ALL.items():
         printed = PRINTED[method].get(data)
         for row, other in RIVALS[method].items():
             texts = [_against(method, other, state, data) for state in STATES]
             if all(texts):
                 paper = f"{printed[OWN[method]]:.2f} against {printed[row]:.2f}" if printed else ""
-                lines.append(f"| {name} | {row} | {paper} | {' | '.join(texts)} |")
-    return "\n".join(lines)
+                lines.append([name, row, paper, *texts])
+    return table(["data", "ECE below that of", "paper", *STATES.values()], lines)
 
 
 def _against(method: str, other: str, state: str, data: str) -> str:
@@ -69,13 +69,9 @@ def _against(method: str, other: str, state: str, data: str) -> str:
 def heads() -> str:
     """What MaC-Cal and its preset do to the ECE of each training, and to the accuracy of all."""
     columns = [(data, head) for data in trained.ALL for head in HEADS]
-    names = [f"{trained.ALL[data]}, {HEADS[head]}" for data, head in columns]
-    lines = [f"| training | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
-    for row, method in mac_cal.METHODS.items():
-        texts = [_moved(head, method, data) for data, head in columns]
-        lines.append(f"| {row} | {' | '.join(texts)} |")
-    lost = [list(_lost(head, data)) for data, head in columns]
-    return "\n".join([*lines, f"| mean loss of accuracy | {' | '.join(f'{fmean(points):z.2f}' for points in lost)} |"])
+    lines = [[row, *(_moved(head, method, data) for data, head in columns)] for row, method in mac_cal.METHODS.items()]
+    lines.append(["mean loss of accuracy", *(f"{fmean(_lost(head, data)):z.2f}" for data, head in columns)])
+    return table(["training", *(f"{trained.ALL[data]}, {HEADS[head]}" for data, head in columns)], lines)
 
 
 def _moved(head: str, method: str, data: str) -> str:
@@ -97,7 +93,7 @@ def every_head() -> str:
     columns = ["data", "training"]
     for head in ("paper", *HEADS.values()):
         columns += [f"ECE, {head}", f"accuracy, {head}"]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    lines = []
     for data, name in trained.ALL.items():
         for row, method in mac_cal.METHODS.items():
             printed = zip(*mac_cal.TABLE_3[data][row], strict=True) if data in mac_cal.TABLE_3 else ()
@@ -107,5 +103,5 @@ def every_head() -> str:
                 pair = without_and_with(head, method, "accuracy", data)
                 cells += [_moved(head, method, data), f"{pair[0].ours:.2f} → {pair[1].ours:.2f}" if pair else ""]
             if cells[2]:
-                lines.append(f"| {name} | {row} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+                lines.append([name, row, *cells])
+    return table(columns, lines)

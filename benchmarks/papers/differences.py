@@ -8,6 +8,7 @@ from statistics import fmean
 from benchmarks.papers import acls, mac_cal, selective_risk, summary, trained
 from benchmarks.papers.outputs import Drawing, ours
 from benchmarks.papers.trainings import BEST, LARGER, LONGER, SMALL, TRAINED_LONGER
+from benchmarks.quality.table import table
 from temperance.report.svg.lines import Line, line_chart
 
 # The changes to the usual training that come nearest to each paper's.
@@ -31,14 +32,14 @@ ROWS = {"selective-risk": ("XE", "AU"), "acls": ("CE", "LS", "MbLS", "ACLS"), "m
 
 def headlines() -> str:
     """The ECE of the papers' headline cells, with their network and with the usual one here."""
-    columns = ("paper", "data", "method", "the paper's", "ours, ResNet-50, 200 epochs", f"ours, {trained.REDUCED}")
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    heads = ("paper", "data", "method", "the paper's", "ours, ResNet-50, 200 epochs", f"ours, {trained.REDUCED}")
+    lines = []
     for paper, data, row, (method, state), printed in _cells():
         methods = (f"{method} {NEAREST[paper]}", method)
         cells = [trained.cell("", each, "ECE", None, state, data) for each in methods]
         texts = [ours(cell) if cell else summary.NOT_YET for cell in cells]
-        lines.append(f"| {paper} | {trained.SETS[data]} | {row} | {printed:.2f} | {' | '.join(texts)} |")
-    return "\n".join(lines)
+        lines.append([paper, trained.SETS[data], row, f"{printed:.2f}", *texts])
+    return table(heads, lines)
 
 
 def _cells() -> Iterator[tuple[str, str, str, tuple[str, str], float]]:
@@ -71,7 +72,7 @@ def discounts() -> str:
         "over-confident",
         "accuracy lost",
     ]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = []
     for said, (data, changes) in WHERE.items():
         for discount, head in DISCOUNTS.items():
             pairs = list(paired(head, data, changes))
@@ -82,8 +83,8 @@ def discounts() -> str:
                 errors = [f"{100 * fmean(numbers):.2f}" for numbers in (before, after, map(abs, gaps))]
                 lower = sum(now < then for now, then in zip(after, before, strict=True))
                 counts = [f"{lower} of {len(pairs)}", f"{sum(gap > 0 for gap in gaps)} of {len(pairs)}"]
-                lines.append(f"| {' | '.join([said, discount, *errors, *counts, f'{100 * fmean(lost):.2f}'])} |")
-    return "\n".join(lines)
+                lines.append([said, discount, *errors, *counts, f"{100 * fmean(lost):.2f}"])
+    return table(heads, lines)
 
 
 def paired(head: str, data: str, changes: str) -> Iterator[tuple[trained.Line, trained.Line]]:

@@ -24,17 +24,18 @@ from benchmarks.papers.outputs import (
 )
 from benchmarks.papers.trainings import SMALL
 from benchmarks.quality.table import read
+from benchmarks.quality.table import table as in_markdown
 from temperance.report.svg.sheet import sheet
 
 
 def states() -> str:
     """How many tables and figures of each paper have which state."""
     names = ("exact", "run", "reduced", "not run")
-    lines = [f"| paper | {' | '.join(names)} |", "|---" * 5 + "|"]
+    lines = []
     for paper in PAPERS:
         found: list[str] = [output.state for output in outputs_of(paper)]
-        lines.append(f"| {paper} | {' | '.join(str(found.count(name)) for name in names)} |")
-    return "\n".join(lines)
+        lines.append([paper, *(str(found.count(name)) for name in names)])
+    return in_markdown(["paper", *names], lines)
 
 
 def of_small(*tables: Iterable[Cell], rows: str | tuple[str, ...] = "") -> str:
@@ -59,8 +60,7 @@ def situations() -> str:
         ("no samples to fit a calibrator on", "`acls:margin=10` or dual focal loss", _alone("acls", "dual-focal")),
         ("you reject the least confident predictions", "CutMix or ACLS, then `auto`", _declining()),
     ]
-    lines = ["| situation | use | measured |", "|---|---|---|"]
-    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+    return in_markdown(["situation", "use", "measured"], rows)
 
 
 def _quality(*methods: str) -> str:

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from benchmarks.papers import sctl
 from benchmarks.papers.trainings import RATIO, SMALL, Training
-from benchmarks.quality.table import read
+from benchmarks.quality.table import made_with, read
 from temperance.calibrators import make_calibrator
 from temperance.jobs.evaluation import evaluate
-from temperance.jobs.results import Provenance
 from temperance.metrics.detection import ood_intervals
 from temperance.predictions import Predictions
 from temperance.registry import parse_entry
@@ -71,7 +70,7 @@ def _measured(about: dict[str, Any], file: Any) -> Iterator[dict[str, Any]]:
     resamples = 0 if Training.parse(about["training"]).data == SMALL else RESAMPLES
     calibrated, metrics = partial(_calibrated, resamples=resamples), partial(_metrics, resamples=resamples)
     last = {name: history[-1][name] for name in ("loss", "accuracy", "val_accuracy", "val_ece", "val_nll")}
-    common = about | {"measured_at": Provenance.of({}, {}, seed=0).commit}
+    common = about | {"measured_at": made_with()["commit"]}
     seen = {
         state: _unfamiliar(file, state) | _entry("corrupted", corrupted.get(state)) for state in ("as trained", *heads)
     }

@@ -6,7 +6,6 @@ Each paper has a file here that lists its tables and figures as `Output`s. `temp
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.quality.table import read
+from benchmarks.quality.table import read, table, write
 from temperance.markup import Markup
 from temperance.report.formats import signed
 from temperance.report.svg.lines import Line
@@ -165,7 +164,7 @@ def _replace(file: Path, paper: str, name: str, found: Sequence[dict[str, Any]],
     lines = [line for line in read(file) if (line["paper"], line["output"]) != (paper, name)]
     lines += [{"paper": paper, "output": name} | each | common for each in found]
     with atomic_write(file) as temporary:
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write(temporary, lines)
 
 
 def _as_json(cell: Cell) -> dict[str, Any]:
@@ -185,9 +184,7 @@ def agreement(cells: Sequence[Cell]) -> str:
 
 def markdown(cells: Sequence[Cell]) -> str:
     """Cells as a Markdown table: a line for each row and column, and for each metric the paper's number and ours."""
-    head, lines = grid(cells)
-    rows = [f"| {' | '.join(line)} |" for line in [head, *lines]]
-    return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
+    return table(*grid(cells))
 
 
 def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:

@@ -77,8 +77,9 @@ def train_all(
     only: Sequence[str] = (),
     share: tuple[int, int] = (1, 1),
     commit: str = "",
+    trainings: Sequence[Training] = (),
 ) -> None:
-    """Train what has no results and no file yet, in order, until the time is over."""
+    """Train what has no results and no file yet, in order, until the time is over; by default, the queue."""
     first, step = share
     begun = time.perf_counter()
     for folder in (work / "done", out):
@@ -88,7 +89,8 @@ def train_all(
     def waits(training: Training) -> bool:
         return training.line not in measured and not (work / "done" / training.file).exists()
 
-    for training in queue()[first - 1 :: step]:
+    chosen = trainings or queue()
+    for training in chosen[first - 1 :: step]:
         left = seconds - (time.perf_counter() - begun)
         if not waits(training):
             continue
@@ -98,7 +100,7 @@ def train_all(
             break
         print(f"{time.perf_counter() - begun:5.0f} s  {training.line}", flush=True)
         last = training.of_last_epoch
-        also = last if last != training and last in queue() and waits(last) else None
+        also = last if last != training and last in chosen and waits(last) else None
         for each, arrays in _trained(training, also, images, work, device, commit):
             with atomic_write(out / each.file) as temporary, temporary.open("wb") as file:
                 np.savez_compressed(file, **arrays)
@@ -116,7 +118,7 @@ def _has_images(images: Path, data: str) -> bool:
 
 def _needed(training: Training, work: Path) -> float:
     """The seconds that a training is expected to take: epochs left times the slowest epoch of its kind, and set-up."""
-    logs = {log.parent: [json.loads(line) for line in log.read_text().splitlines()] for log in work.glob("*/log.jsonl")}
+    logs = {log.parent: read(log) for log in work.glob("*/log.jsonl")}
     kind = _kind(training.file)
     known = [
         row["seconds"] + row["seconds_of_validation"]
@@ -255,21 +257,26 @@ def _share(text: str) -> tuple[int, int]:
     return part, whole
 
 
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    """What every study that trains takes."""
+    parser.add_argument("--images", type=Path, required=True, help="the folder of cifar10.npz and cifar100.npz")
+    parser.add_argument("--work", type=Path, required=True, help="the folder of checkpoints")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of predictions")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no training that would end later")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="every training and its state")
     training = commands.add_parser("train", help="train what is missing")
-    training.add_argument("--images", type=Path, required=True, help="the folder of cifar10.npz and cifar100.npz")
-    training.add_argument("--work", type=Path, required=True, help="the folder of checkpoints")
-    training.add_argument("--device", default="cpu")
-    training.add_argument("--seconds", type=float, default=math.inf, help="start no training that would end later")
+    add_train_options(training)
     training.add_argument("--only", nargs="+", default=(), metavar="WORD", help="trainings whose line has these words")
     training.add_argument("--share", type=_share, default=(1, 1), metavar="I/N", help="the I-th of N equal parts")
     training.add_argument("--commit", default="", help="of the source, where it is not a checkout")
     measure = commands.add_parser("measure", help="measure what was trained")
-    for command in (training, measure):
-        command.add_argument("--out", type=Path, required=True, help="the folder of predictions")
+    measure.add_argument("--out", type=Path, required=True, help="the folder of predictions")
     args = parser.parse_args()
     if args.command == "list":
         done = {line["training"] for line in read(measuring.RESULTS)}

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from benchmarks.papers import sctl
 from benchmarks.papers.outputs import RESULTS, Cell, agreement, outputs_of, stored
-from benchmarks.quality.table import read
+from benchmarks.quality.table import read, table
 
 OBJECTIVES = {
     "CE": "NLL",
@@ -33,18 +33,18 @@ def class_scaling_stand_ins() -> str:
     cells = list({(cell.column, cell.row, cell.metric): cell for cell in tables}.values())
     columns = dict.fromkeys(cell.column for cell in cells)
     shares = [_over_calibrators(cells, column, "ND", sctl.BELOW) for column in columns]
-    return f"{_by_objective(cells)}\n| networks on which class scaling is below NLL, % | {' | '.join(shares)} |"
+    return _by_objective(cells, ["networks on which class scaling is below NLL, %", *shares])
 
 
-def _by_objective(cells: Sequence[Cell]) -> str:
-    """A line for each objective that was measured and a column for each network."""
+def _by_objective(cells: Sequence[Cell], *more: Sequence[str]) -> str:
+    """A line for each objective that was measured and a column for each network; `more` lines below them."""
     columns = dict.fromkeys(cell.column for cell in cells)
-    lines = [f"| objective | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    lines: list[Sequence[str]] = []
     for objective, said in OBJECTIVES.items():
         texts = [_over_calibrators(cells, column, objective) for column in columns]
         if any(texts):
-            lines.append(f"| {said} | {' | '.join(texts)} |")
-    return "\n".join(lines)
+            lines.append([said, *texts])
+    return table(["objective", *columns], [*lines, *more])
 
 
 def _over_calibrators(cells: Sequence[Cell], column: str, objective: str, metric: str = "ECE") -> str:
@@ -58,9 +58,8 @@ def _over_calibrators(cells: Sequence[Cell], column: str, objective: str, metric
 
 def agreement_table() -> str:
     """How near our numbers are to those of SCTL's tables."""
-    lines = ["| table | agreement |", "|---|---|"]
     exact = [output.name for output in outputs_of("sctl") if output.state == "exact"]
-    return "\n".join(lines + [f"| {name} | {agreement(stored('sctl', name))} |" for name in exact])
+    return table(["table", "agreement"], [[name, agreement(stored("sctl", name))] for name in exact])
 
 
 def class_scaling_elsewhere() -> str:
@@ -71,10 +70,9 @@ def class_scaling_elsewhere() -> str:
             by_method[line["method"]][line["set"]] = line["ece"]
     images = [name for name in by_method["temperature"] if name.startswith(("c10_", "c100_", "fmnist_"))]
     texts = [name for name in by_method["temperature"] if name not in images]
-    lines = [
-        f"| calibrator | ECE, {len(images)} image sets | lower in | ECE, {len(texts)} language models | lower in |",
-        "|---|---|---|---|---|",
-    ]
+    heads = ["calibrator", f"ECE, {len(images)} image sets", "lower in"]
+    heads += [f"ECE, {len(texts)} language models", "lower in"]
+    lines = []
     for method in ("temperature", "class-temperature", "structured-vector"):
         before, after = by_method[method], by_method[f"{method}:objective=class-scaled"]
         cells = []
@@ -82,5 +80,5 @@ def class_scaling_elsewhere() -> str:
             means = (100 * fmean(found[name] for name in sets) for found in (before, after))
             cells.append(" % → ".join(f"{mean:.2f}" for mean in means) + " %")
             cells.append(f"{sum(after[name] < before[name] for name in sets)} of {len(sets)}")
-        lines.append(f"| {method} → class-scaled | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([f"{method} → class-scaled", *cells])
+    return table(heads, lines)

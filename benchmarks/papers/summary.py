@@ -10,6 +10,7 @@ from benchmarks.papers import mac_cal, trained
 from benchmarks.papers.outputs import Cell, ours
 from benchmarks.papers.trained import ALL, verdict
 from benchmarks.papers.trainings import KEPT, METHODS, REFINED, queued, training_of
+from benchmarks.quality.table import table
 
 # The states of a training that are shown, by the end of a table's name.
 STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": mac_cal.MASKED}
@@ -56,17 +57,15 @@ def questions(
     columns  {what is said of a column: (data, changes to the usual training)}
     heads    {head: question}
     """
-    lines = [f"| question | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    lines = []
     for method, other in QUESTIONS:
         if {method, other} <= set(compared):
             question = f"Does {NAMES[method]} have a lower ECE than {NAMES[other]}"
             question += ", and at what accuracy?" if method == "au" else "?"
-            found = [_lower(method, other, data, changes) for data, changes in columns.values()]
-            lines.append(f"| {question} | {' | '.join(found)} |")
+            lines.append([question, *(_lower(method, other, data, changes) for data, changes in columns.values())])
     for head, question in heads.items():
-        found = [_each_lower(head, data, changes) for data, changes in columns.values()]
-        lines.append(f"| {question} | {' | '.join(found)} |")
-    return "\n".join(lines)
+        lines.append([question, *(_each_lower(head, data, changes) for data, changes in columns.values())])
+    return table(["question", *columns], lines)
 
 
 def _lower(method: str, other: str, data: str, changes: str) -> str:
@@ -104,39 +103,38 @@ def without_and_with(head: str, method: str, metric: str, data: str) -> tuple[Ce
 
 def progress() -> str:
     """How many of the training methods were measured on each data set, and which wait."""
-    lines = ["| data | methods | waiting |", "|---|---|---|"]
+    lines = []
     for data, name in ALL.items():
         waiting = [method for method in METHODS if not trained.is_measured(method, data)]
         broken = [method for method in METHODS if trained.broke_down(method, data)]
         done = f"{len(METHODS) - len(waiting)} of {len(METHODS)}"
         done += f" ({', '.join(broken)} broke down)" if broken else ""
-        lines.append(f"| {name} | {done} | {', '.join(waiting) or 'none'} |")
-    return "\n".join(lines)
+        lines.append([name, done, ", ".join(waiting) or "none"])
+    return table(["data", "methods", "waiting"], lines)
 
 
 def failures() -> str:
     """The trainings that broke down, and what was said."""
-    rows = [f"| `{line['training']}` | {line['failure'].split(':')[0]} |" for line in trained.failures()]
-    return "\n".join(["| training | what happened |", "|---|---|", *rows]) if rows else "None broke down."
+    rows = [[f"`{line['training']}`", line["failure"].split(":")[0]] for line in trained.failures()]
+    return table(["training", "what happened"], rows) if rows else "None broke down."
 
 
 def trainings(data: str, short: str) -> str:
     """Every training method on a data set in a state: all metrics with their intervals, the lowest NLL first."""
-    lines = [f"| method | {' | '.join(METRICS)} |", "|---" * (1 + len(METRICS)) + "|"]
+    lines = []
     found = {method: trained.lines(method, STATES[short], data) for method in METHODS}
     ranked = sorted((fmean(line["nll"][0] for line in mine), method) for method, mine in found.items() if mine)
     for _, method in ranked:
-        cells = [_number(found[method], metric) for metric in METRICS]
         seeds = f", mean of {len(found[method])}" if len(found[method]) > 1 else ""
-        lines.append(f"| {method}{seeds} | {' | '.join(cells)} |")
-    return "\n".join(lines if ranked else [NOT_YET.capitalize() + "."])
+        lines.append([f"{method}{seeds}", *(_number(found[method], metric) for metric in METRICS)])
+    return table(["method", *METRICS], lines) if lines else f"{NOT_YET.capitalize()}."
 
 
 def kept() -> str:
     """The network of the last epoch beside that of the refined one, after calibration."""
     states = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
     heads = ["data", "method", "kept", "accuracy", *(f"NLL {said}" for said in states.values())]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = []
     for data, name in ALL.items():
         for method in KEPT:
             if not trained.lines(f"{method} {REFINED}", data=data):
@@ -144,8 +142,8 @@ def kept() -> str:
             for said, change in (("last", ""), ("refined", f" {REFINED}")):
                 found = [trained.lines(method + change, state, data) for state in states]
                 cells = [_number(found[0], "accuracy"), *(_number(each, "NLL") for each in found)]
-                lines.append(f"| {name} | {method} | `{said}` | {' | '.join(cells)} |")
-    return "\n".join(lines) if len(lines) > 2 else f"{NOT_YET.capitalize()}."
+                lines.append([name, method, f"`{said}`", *cells])
+    return table(heads, lines) if lines else f"{NOT_YET.capitalize()}."
 
 
 def _number(lines: list[trained.Line], metric: str) -> str:

@@ -96,8 +96,16 @@ def published(name: str, data: str) -> str:
     """
     if name == "au":  # the program's confidence is the default, not the paper's choice for each network
         return "au:cdf_bandwidth=0.01" if data == "cifar100" else "au"
-    found = next((used.settings for used in LOSSES[name].hyper_parameters if DATA[data] in used.data), {})
-    return _entry(name, found)
+    return published_on(name, DATA[data])
+
+
+def published_on(name: str, on: str) -> str:
+    """The same, by what its settings say they were used on.
+
+    >>> published_on("au", "CIFAR-100, WRN")
+    'au:low_conf_coverage=0.8:score=margin'
+    """
+    return _entry(name, next((used.settings for used in LOSSES[name].hyper_parameters if on in used.data), {}))
 
 
 def _entry(name: str, settings: Mapping[str, Any]) -> str:

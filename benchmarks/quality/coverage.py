@@ -17,12 +17,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from textwrap import fill
 
 import torch
 from torch import Tensor
 
-from benchmarks.quality.table import Results, Row, arguments, table
+from benchmarks.quality.table import Results, Row, arguments, point, table
 from temperance.jobs.evaluation import evaluate
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
@@ -156,7 +155,7 @@ def headline(rows: list[Row]) -> str:
         f"interval covers it in {held('ours')} of draws of {min(SIZES):,} to {max(SIZES):,} samples; the usual "
         f"bootstrap interval does in {held('basic')} ([how](docs/metrics.md#how-far-to-trust-it))."
     )
-    return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return point(text)
 
 
 def _cell(rows: list[Row]) -> str:

@@ -36,34 +36,44 @@ class Part(NamedTuple):
     labels: Tensor
 
 
-class Outcome(NamedTuple):
-    """What a trained network does on the test part."""
+class Scores(NamedTuple):
+    """A trained network on the test part."""
 
     accuracy: float
     ece: float
 
 
+def digits(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """All images in a random order, as rows of pixels from 0 to 1, and their digits."""
+    from sklearn.datasets import load_digits
+
+    images, labels = (torch.from_numpy(each) for each in load_digits(return_X_y=True))
+    order = torch.randperm(len(labels), generator=generator)
+    return images.float()[order] / 16, labels[order]
+
+
+def new_network(seed: int) -> nn.Module:
+    """Two layers, with initial values that are drawn by the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
 @cache
 def parts() -> tuple[Part, Part, Part]:
     """1000 samples to train on, 300 to validate on, and 497 to test on."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    found = torch.from_numpy(images).float()[order] / 16, torch.from_numpy(labels).long()[order]
+    found = digits(torch.Generator().manual_seed(0))
     pieces = zip(*(torch.split(each, [1000, 300, 497]) for each in found), strict=True)
     train, val, test = (Part(*piece) for piece in pieces)
     return train, val, test
 
 
 @cache
-def trained(name: str, seed: int = 0) -> Outcome:
+def trained(name: str, seed: int = 0) -> Scores:
     """Train once with a loss, by its name."""
     train, val, test = parts()
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    network = new_network(seed)
     loss = as_loss(name, len(train.labels))
     optimiser = torch.optim.SGD(network.parameters(), lr=LR, momentum=MOMENTUM)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS)
@@ -82,9 +92,9 @@ def trained(name: str, seed: int = 0) -> Outcome:
     with torch.no_grad():
         logits = network(test.images)
     if not bool(torch.isfinite(logits).all()):
-        return Outcome(0.0, 1.0)
+        return Scores(0.0, 1.0)
     accuracy = float((logits.argmax(1) == test.labels).float().mean())
-    return Outcome(accuracy, ece(logits, test.labels, from_logits=True))
+    return Scores(accuracy, ece(logits, test.labels, from_logits=True))
 
 
 def markdown(lines: Iterable[dict[str, Any]]) -> str:
@@ -104,7 +114,7 @@ def main() -> None:
     lines = []
     for name in args.losses:
         found = [trained(name, seed) for seed in range(SEEDS)]
-        each = {key: round(mean(getattr(one, key) for one in found), 4) for key in Outcome._fields}
+        each = {key: round(mean(getattr(one, key) for one in found), 4) for key in Scores._fields}
         lines.append({"loss": name, **each, "seeds": SEEDS, "epochs": EPOCHS, **made_with()})
         print(f"{name:18} {100 * each['accuracy']:6.1f} {100 * each['ece']:6.1f}", flush=True)
     if args.out:

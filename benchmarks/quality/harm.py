@@ -102,7 +102,7 @@ def picture(rows: list[Row]) -> str:
     sums = [torch.bincount(index, weights, BINS) for weights in (stated, harmed.double())]
     bins = Bins(torch.bincount(index, minlength=BINS), sums[0], sums[1].long())
     words = OF_PREDICTIONS._replace(
-        said="stated probability of harm", happened="share of cases with harm", outcome="harm", row="case", rows="cases"
+        said="stated probability of harm", happened="share of cases with harm", event="harm", row="case", rows="cases"
     )
     drawn = reliability(bins, words=words)
     return sheet([(f"{len(rows)} cases: sets and numbers of samples", drawn)])

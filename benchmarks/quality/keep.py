@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import torch
 from scipy.stats import t as student
-from torch import Tensor, nn
+from torch import Tensor
 
+from benchmarks.quality.digits import LR, MOMENTUM, digits, new_network
 from benchmarks.quality.table import made_with, table, write
 from temperance.calibrators import Temperature
 from temperance.losses import CrossEntropy
@@ -29,7 +30,6 @@ from temperance.metrics import accuracy, nll
 from temperance.report.formats import signed
 from temperance.training.refined import refined_nll
 
-LR, MOMENTUM = 0.1, 0.9
 EPOCHS, BATCH_SIZE = 100, 32
 TRAIN, VAL = 400, 400
 SEEDS = 20
@@ -38,7 +38,7 @@ KEPT = ("last", "best", "refined")
 LABELS = {"as they are": 0.0, "one in five at random": 0.2}
 
 
-class Outcome(NamedTuple):
+class Kept(NamedTuple):
     """The network of an epoch on the test part, after a temperature."""
 
     nll: float
@@ -46,26 +46,21 @@ class Outcome(NamedTuple):
     epoch: int
 
 
-def digits(noise: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The images in a random order, as rows of pixels from 0 to 1, and their digits, a share of them at random."""
-    from sklearn.datasets import load_digits
-
-    images, labels = (torch.from_numpy(each) for each in load_digits(return_X_y=True))
-    order = torch.randperm(len(labels), generator=generator)
+def noisy_digits(noise: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The images and their digits, a share of which is drawn at random."""
+    images, labels = digits(generator)
     drawn = torch.randint(10, labels.shape, generator=generator)
     is_drawn = torch.rand(labels.shape, generator=generator) < noise
-    return images.float()[order] / 16, torch.where(is_drawn, drawn, labels[order])
+    return images, torch.where(is_drawn, drawn, labels)
 
 
-def trained(noise: float, seed: int, epochs: int = EPOCHS) -> dict[str, Outcome]:
+def trained(noise: float, seed: int, epochs: int = EPOCHS) -> dict[str, Kept]:
     """Train once, and measure the network that each rule keeps."""
     generator = torch.Generator().manual_seed(seed)
-    images, labels = digits(noise, generator)
+    images, labels = noisy_digits(noise, generator)
     sizes = [TRAIN, VAL, len(labels) - TRAIN - VAL]
     (train, val, test), (y_train, y_val, y_test) = torch.split(images, sizes), torch.split(labels, sizes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    network = new_network(seed)
     loss, optimiser = CrossEntropy(), torch.optim.SGD(network.parameters(), lr=LR, momentum=MOMENTUM)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
     least = dict.fromkeys(KEPT, math.inf)
@@ -85,15 +80,15 @@ def trained(noise: float, seed: int, epochs: int = EPOCHS) -> dict[str, Outcome]
     found = {}
     for rule, (epoch, on_val, on_test) in kept.items():
         probs = Temperature().fit(on_val, y_val).predict_proba(on_test)
-        found[rule] = Outcome(nll(probs, y_test), accuracy(probs, y_test), epoch)
+        found[rule] = Kept(nll(probs, y_test), accuracy(probs, y_test), epoch)
     return found
 
 
-def summary(found: list[dict[str, Outcome]]) -> Iterable[dict[str, Any]]:
+def summary(found: list[dict[str, Kept]]) -> Iterable[dict[str, Any]]:
     """The means of each rule, and how much lower the NLL of "refined" is, with a 95 % interval over seeds."""
     n = len(found)
     for rule in KEPT:
-        means = {key: round(mean(getattr(one[rule], key) for one in found), 4) for key in Outcome._fields}
+        means = {key: round(mean(getattr(one[rule], key) for one in found), 4) for key in Kept._fields}
         gains = [one[rule].nll - one["refined"].nll for one in found]
         reach = float(student.ppf(0.975, n - 1)) * stdev(gains) / math.sqrt(n)
         gain = [round(each, 4) for each in (mean(gains), mean(gains) - reach, mean(gains) + reach)]

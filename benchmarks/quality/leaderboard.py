@@ -4,10 +4,9 @@ import math
 from collections import Counter
 from itertools import pairwise
 from statistics import fmean
-from textwrap import fill
 from typing import Any
 
-from benchmarks.quality.table import Row, table
+from benchmarks.quality.table import Row, point, table
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.standings import Standing, standings
@@ -153,7 +152,7 @@ def headline(rows: list[Row]) -> str:
         "([leaderboard](docs/leaderboard.md)). `auto` also predicts the risk of harm, and [that prediction was "
         "tested](docs/results.md#how-often-calibrating-does-harm)."
     )
-    return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return point(text)
 
 
 def harm_markdown(rows: list[Row]) -> str:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from temperance.jobs.results import Provenance
@@ -63,6 +64,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
     return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
+
+
+def point(text: str) -> str:
+    """A point of a list in Markdown, as wide as the docs are."""
+    return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def means(rows: list[Row]) -> list[tuple[str, int, dict[str, float]]]:

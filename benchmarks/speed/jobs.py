@@ -249,9 +249,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     | apply | 5,000 × 10 | 1.25 | 0.010 | 250 | 2.0 | 2.1 | 0 |
     """
     heads = ["job", "n × k", "CPU s", "least s", "peak MB", "clock s", "busy ÷ quiet", "load"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     torch_alone = median(row["torch_cpu"] for row in rows if row["how"] == "quiet")
-    lines.append(f"| `import torch` | | {torch_alone:.2f} |" + " |" * (len(heads) - 3))
+    lines = [["`import torch`", "", f"{torch_alone:.2f}", *[""] * (len(heads) - 3)]]
     busy_rows = {row["job"]: row for row in rows if row["how"] == "busy"}
     for row in rows:
         if row["how"] != "quiet":
@@ -263,8 +262,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         alone = row["load"] <= row["cores"]
         cells += [f"{row['wall']:.1f}" if alone else "–"]
         cells += [f"{beside['wall'] / row['wall']:.1f}" if alone and beside else "–", f"{row['load']:.0f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table(heads, lines)
 
 
 def growth(rows: list[dict[str, Any]]) -> str:

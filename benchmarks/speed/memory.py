@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.table import Results
+from benchmarks.quality.table import Results, table
 from benchmarks.speed.jobs import LAUNCH
 
 CLASSES = (1_000, 32_000, 200_000)
@@ -64,14 +64,12 @@ def run(out: Path) -> None:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Peak memory and CPU seconds for each number of classes and bins."""
-    lines = ["| n × k | bins | MB | CPU s | |", "|---|---|---|---|---|"]
+    lines = []
     for row in sorted(rows, key=lambda row: (row["k"], row["n_bins"])):
         size = f"{row['n']:,} × {row['k']:,}"
-        lines.append(
-            f"| {size} | {row['n_bins']:,} | {row['peak']:,} | {row['cpu']:.1f} | "
-            f"{'refused: ' + row['refused'] if row['refused'] else ''} |"
-        )
-    return "\n".join(lines)
+        refused = f"refused: {row['refused']}" if row["refused"] else ""
+        lines.append([size, f"{row['n_bins']:,}", f"{row['peak']:,}", f"{row['cpu']:.1f}", refused])
+    return table(["n × k", "bins", "MB", "CPU s", ""], lines)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from temperance.compiled import RowExtremes, row_extremes
 from temperance.errors import InputError, NothingCountsError
 from temperance.numerics import bounds
+from temperance.settings import of_kind, plain
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 
@@ -140,6 +141,8 @@ def as_labels(
 
     `name` is what errors call the scores, `first_row` what they count rows from.
     """
+    if ignore_index is not None:
+        of_kind("ignore_index", plain(ignore_index), int)
     checked = class_numbers(labels, shape_of(scores), first_row=first_row).to(scores.device)
     k = scores.shape[1]
     low, high = bounds(checked)

@@ -93,6 +93,8 @@ def as_names(given: str | Iterable[str]) -> list[str]:
     >>> as_names("ece, nll"), as_names(("ece", "nll"))
     (['ece', 'nll'], ['ece', 'nll'])
     """
+    if not isinstance(given, Iterable):
+        raise InputError(f"a list of names, such as ['ece', 'nll'], was expected; got {given!r}")
     names = [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
     other = next((name for name in names if not isinstance(name, str)), None)
     if other is not None:

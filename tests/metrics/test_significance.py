@@ -223,6 +223,12 @@ def test_settings_are_checked() -> None:
             interval(ece, probs, labels, level=level)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="n_resamples"):
         interval(ece, probs, labels, n_resamples=1)
+    with pytest.raises(InputError, match=r"metric must be one of temperance\.metrics, such as metrics\.ece; got 'ece'"):
+        interval("ece", probs, labels)  # type: ignore[arg-type]
+    usual: dict[str, Any] = {"metric": ece, "probs_a": probs, "probs_b": probs, "labels": labels}
+    for name, value in {"metric": "ece", "level": 95, "n_resamples": 1, "seed": "a"}.items():
+        with pytest.raises(InputError, match=f"{name} must be"):
+            difference(**{**usual, name: value})
 
 
 def test_seeded_results_repeat() -> None:

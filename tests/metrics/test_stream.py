@@ -22,6 +22,11 @@ def feed(seed: int) -> Stream:
     return stream
 
 
+def test_a_name_is_not_a_metric() -> None:
+    with pytest.raises(InputError, match=r"metric must be one of temperance\.metrics, .* got 'ece'"):
+        Stream("ece")  # type: ignore[arg-type]
+
+
 def test_streams_of_two_processes_add() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         first, second = feed(0), pool.apply(feed, (1,))

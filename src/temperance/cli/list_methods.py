@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -13,7 +14,14 @@ from temperance.cli.terminal import show
 from temperance.errors import InputError, unknown_name
 from temperance.settings import REQUIRED, Setting, settings_of
 
+if TYPE_CHECKING:
+    from temperance.registry import Registry
+
 KINDS = ("metrics", "calibrators", "objectives", "losses", "networks", "heads", "recipes", "corruptions")
+
+# The packages of those that have a registry.
+PACKAGES = {kind: kind for kind in KINDS if kind != "recipes"}
+PACKAGES |= {"networks": "training.networks", "corruptions": "data.corruptions"}
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,33 +74,24 @@ def described(kind: str) -> list[dict[str, Any]]:
     """Every entry of a registry: name, summary, settings with defaults, what is known about these, claims."""
     if kind == "recipes":
         return _recipes()
-    if kind == "metrics":
-        from temperance.metrics import METRICS
-
-        return [_entry(m, m.settings, m.claims) for m in METRICS]
-    if kind == "networks":
-        from temperance.training.networks import NETWORKS
-
-        return [_entry(n, n.settings, n.claims) for n in NETWORKS]
+    found = registry(kind)
+    if kind in ("metrics", "networks"):
+        return [_entry(each, each.settings, each.claims) for each in found]
     if kind == "corruptions":
-        from temperance.data.corruptions import CORRUPTIONS
-
-        return [_entry(c, {}, {"family": c.family}) for c in CORRUPTIONS]
+        return [_entry(each, {}, {"family": each.family}) for each in found]
     if kind == "losses":
-        from temperance.losses import LOSSES
-
-        return [_entry(c, c.own_settings(), c.claims()) for c in LOSSES]
+        return [_entry(each, each.own_settings(), each.claims()) for each in found]
     if kind == "objectives":
-        from temperance.objectives import OBJECTIVES
-
-        return [_entry(o, settings_of(o), {"convex": o.convex}) for o in OBJECTIVES]
+        return [_entry(each, settings_of(each), {"convex": each.convex}) for each in found]
     if kind == "heads":
-        from temperance.heads import HEADS
+        return [_entry(each, settings_of(each), each.claims() | {"presets": each.presets}) for each in found]
+    return [_entry(each, settings_of(each), each.claims()) for each in found]
 
-        return [_entry(h, settings_of(h), {**h.claims(), "presets": h.presets}) for h in HEADS]
-    from temperance.calibrators import CALIBRATORS
 
-    return [_entry(c, settings_of(c), c.claims()) for c in CALIBRATORS]
+def registry(kind: str) -> Registry[Any]:
+    """The registry of a kind, which has its name."""
+    found: Registry[Any] = getattr(import_module(f"temperance.{PACKAGES[kind]}"), kind.upper())
+    return found
 
 
 def _entry(thing: Any, settings: Mapping[str, Setting], claims: dict[str, Any]) -> dict[str, Any]:

@@ -9,14 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from temperance.cli.terminal import Screen, show, write_text
 from temperance.errors import FileError
 from temperance.files import check_writable, refuse_overwriting
 from temperance.files import write_text as write_file
-from temperance.progress import Progress as Callback
-from temperance.progress import no_progress
+from temperance.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from temperance.report.html import Measured
@@ -82,18 +79,20 @@ def emit(results: Measured, args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callback]:
+def progress_bar() -> Iterator[Progress]:
     """A progress bar on stderr, if that is a terminal."""
     console = Screen(stderr=True)
     if not console.is_terminal:
         yield no_progress
         return
+    from rich import progress
+
     columns = (
-        TextColumn("{task.description}", style="dim", markup=False),
-        BarColumn(bar_width=30),
-        TimeRemainingColumn(),
+        progress.TextColumn("{task.description}", style="dim", markup=False),
+        progress.BarColumn(bar_width=30),
+        progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def tell(done: int, steps: int, what: str) -> None:

@@ -16,7 +16,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.jobs.measuring import check_classes, refuse_calibrated
 from temperance.jobs.results import Provenance, Results, Row, how_read, shown
-from temperance.jobs.several import set_names
+from temperance.jobs.several import sets_by_name
 from temperance.metrics.batch import batches
 from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws, detection_interval
 from temperance.metrics.familiarity import FEATURE_SCORES, FeatureScore, Reference, as_features
@@ -210,8 +210,8 @@ def compare_ood(
     of_kind("bootstrap", bootstrap, Resamples)
     of_kind("seed", seed, Seed)
     of_kind("calibrator", calibrator, Calibrator | None)
-    own = _read(inside)
-    others = _named(outside)
+    (own,) = _read([inside]).values()
+    others = _read(outside)
     for name, other in others.items():
         if other.k != own.k:
             got = f"{own.k} classes in {own.source} and {other.k} in {name}"
@@ -259,20 +259,15 @@ def compare_ood(
     )
 
 
-def _read(given: Set) -> Predictions:
-    found = given if isinstance(given, Predictions) else read_predictions(given, labels="ignored")
-    found.need_classes()
-    return found
-
-
-def _named(outside: Set | Sequence[Set] | Mapping[str, Set]) -> dict[str, Predictions]:
-    """The unfamiliar sets by name."""
-    if not isinstance(outside, Mapping):
-        several = [outside] if isinstance(outside, Set) else list(outside)
-        outside = dict(zip(set_names(several), several, strict=True))
-    if not outside:
+def _read(sets: Set | Sequence[Set] | Mapping[str, Set]) -> dict[str, Predictions]:
+    """One or several sets by name; their labels may be anything."""
+    found = {}
+    for name, given in sets_by_name([sets] if isinstance(sets, Set) else sets).items():
+        found[str(name)] = given if isinstance(given, Predictions) else read_predictions(given, labels="ignored")
+        found[str(name)].need_classes()
+    if not found:
         raise InputError("there must be at least one set of predictions on other data")
-    return {str(name): _read(given) for name, given in outside.items()}
+    return found
 
 
 def _entries(

@@ -21,6 +21,7 @@ from temperance.jobs.results import Provenance, Results, Row, log_name, shown
 from temperance.jobs.standings import Standing, standings
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
+from temperance.predictions.checks import excerpt
 from temperance.predictions.given import READING, Set
 from temperance.progress import Progress, no_progress
 from temperance.showing import listed, number_table, paragraphs, percent
@@ -299,7 +300,7 @@ def _each(
     sets: Sets, measure: Callable[[str, Set], Found], progress: Progress
 ) -> tuple[dict[str, Found], dict[str, TemperanceError]]:
     """The measurements of each set, and the errors of those that could not be measured."""
-    given = dict(sets) if isinstance(sets, Mapping) else dict(zip(set_names(sets), sets, strict=True))
+    given = sets_by_name(sets)
     found: dict[str, Found] = {}
     failures: dict[str, TemperanceError] = {}
     for name, each in given.items():
@@ -339,6 +340,20 @@ def set_names(sets: Iterable[Set]) -> list[str]:
             name = f"{plain} ({len(found) + 1})"
         found.append(name)
     return found
+
+
+def sets_by_name(sets: Sets) -> dict[str, Set]:
+    """The sets with their names; anything but several sets is refused."""
+    if isinstance(sets, Set) or not isinstance(sets, Iterable):
+        raise InputError(
+            "sets must be a list of files or Predictions, or a dictionary of these by name; got "
+            f"{excerpt([repr(sets)])}. For each file of a folder, pass temperance.predictions.each_file([FOLDER])"
+        )
+    several = list(sets.values() if isinstance(sets, Mapping) else sets)
+    for each in several:
+        if not isinstance(each, Set):
+            raise InputError(f"each set must be a file or a Predictions; got {type(each).__name__}")
+    return dict(zip(sets if isinstance(sets, Mapping) else set_names(several), several, strict=True))
 
 
 def _together(results: Iterable[Results]) -> tuple[tuple[Row, ...], Provenance]:

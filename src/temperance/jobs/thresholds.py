@@ -71,12 +71,12 @@ def curve_of(counted: Tensor) -> RiskCoverage:
 
 def rule_for(counted: Tensor, risk: float, allowed: float, group: str = "") -> Rule:
     """The lowest threshold whose test rejects that the error is too high; `allowed` is the probability to be wrong."""
-    from scipy.stats import binom
+    from scipy.special import betaincc  # the binomial distribution of scipy.stats takes three times as long to import
 
     kept, wrong = counted.numpy()
     n, needed = int(kept[-1]), fewest(risk, allowed)
     left, lowest = 0.0, -1
-    for i, p_value in enumerate(binom.cdf(wrong, kept, risk)):
+    for i, p_value in enumerate(betaincc(wrong + 1.0, kept - wrong, risk)):
         left += allowed / len(STARTS) * (i in STARTS)
         if left and p_value <= left:  # a p-value can round to 0
             lowest = i

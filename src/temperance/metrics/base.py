@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, Required, TypedDict, Unpack, cast
 
 from temperance.arrays import ArrayLike, as_scores
+from temperance.errors import InputError
 from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.statistic import Running, Samples, Statistic, needs_whole_weights
 from temperance.numerics import is_whole
@@ -233,6 +234,12 @@ METRICS = Metrics("metric")
 def registered(name: str) -> Metric:
     """The metric of this name."""
     return METRICS[name]
+
+
+def need_metric(found: object) -> None:
+    """Refuse anything but a metric, such as the name of one."""
+    if not isinstance(found, Metric):
+        raise InputError(f"metric must be one of temperance.metrics, such as metrics.ece; got {found!r}")
 
 
 def metric(

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
-from temperance.metrics.base import IntervalKind, Metric
+from temperance.metrics.base import IntervalKind, Metric, need_metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.statistic import Additive, RankedSamples, Samples, Statistic
-from temperance.settings import AtLeastTwo, OpenFraction, of_kind
+from temperance.settings import AtLeastTwo, OpenFraction, Seed, of_kind
 
 # The most rows of a resample, and the most numbers. If rows are so long (the probabilities of thousands of classes)
 # that a resample would have too few of them, there is no interval.
@@ -91,8 +91,7 @@ def interval(
     **options: Any,
 ) -> Interval:
     """A metric with its bootstrap interval, if it can have one; see `Draws.interval`."""
-    of_kind("level", level, OpenFraction)
-    of_kind("n_resamples", n_resamples, AtLeastTwo)
+    _check(metric, level, n_resamples, seed)
     generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
     n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
@@ -124,6 +123,7 @@ def difference(
     their intervals overlap. If neither has enough right and enough wrong predictions, whatever resampling finds could
     be chance: the p-value is 1, and there is no interval.
     """
+    _check(metric, level, n_resamples, seed)
     values, draws, right, n = [], [], [], 0
     for probs in (probs_a, probs_b):
         generator = torch.Generator().manual_seed(seed)
@@ -135,6 +135,14 @@ def difference(
         draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
     by = draws[0].minus(draws[1]).difference(values[0] - values[1], level)
     return by if can_be_told_apart(right[0], right[1], n) else by.untested()
+
+
+def _check(metric: object, level: float, n_resamples: int, seed: int) -> None:
+    """Refuse what cannot be resampled, before anything is measured."""
+    need_metric(metric)
+    of_kind("level", level, OpenFraction)
+    of_kind("n_resamples", n_resamples, AtLeastTwo)
+    of_kind("seed", seed, Seed)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from temperance.arrays import ArrayLike
 from temperance.errors import InputError, NothingCountsError
-from temperance.metrics.base import Metric
+from temperance.metrics.base import Metric, need_metric
 from temperance.metrics.statistic import Additive, Running, Statistic
 
 
@@ -27,6 +27,7 @@ class Stream:
     """
 
     def __init__(self, metric: Metric, **options: Any) -> None:
+        need_metric(metric)
         metric.check(options)
         self.metric = metric
         self.options = options

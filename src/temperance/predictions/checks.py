@@ -14,7 +14,7 @@ from torch import Tensor
 
 from temperance.arrays import as_labels_are, one_column
 from temperance.errors import InputError
-from temperance.settings import one_of
+from temperance.settings import of_kind, one_of, plain
 
 Text = npt.NDArray[np.str_]
 
@@ -50,6 +50,8 @@ class ColumnNames:
     @classmethod
     def of(cls, names: Mapping[str, str] | None) -> "ColumnNames":
         """The names as they are given in Python: {"logits": "logit_*", "label": "y"}."""
+        if not isinstance(names, Mapping | None):
+            raise InputError(f'columns must be a dictionary, such as {{"label": "y"}}; got {names!r}')
         for key, name in (names or {}).items():
             one_of("columns", key, COLUMNS)
             if not isinstance(name, str) or not name:
@@ -179,6 +181,7 @@ class Wanted:
         return (CORRECT,) if self.answers else ("label", "labels")
 
     def __post_init__(self) -> None:
+        of_kind("ignore_index", plain(self.ignore_index), int | None)
         if self.ignore_index is not None and not -(1 << 63) <= self.ignore_index < 1 << 63:
             raise InputError(
                 f"ignore_index must be a label, which is less than 2^63; got {self.ignore_index}",

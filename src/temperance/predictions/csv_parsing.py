@@ -18,8 +18,10 @@ from temperance.errors import InputError
 from temperance.predictions.checks import Text, as_number, excerpt
 
 # Text is parsed in blocks of this many bytes, or of a few lines where lines are longer than that.
-NO_VALUE = ("", "na", "n/a", "null", "none")  # cells that were left empty, in lower case
 BLOCK_BYTES = 1 << 22
+
+# Cells that were left empty, in lower case.
+NO_VALUE = ("", "na", "n/a", "null", "none")
 
 
 class Piece(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.predictions.rows import Chunk, regrouped
+from temperance.settings import of_kind, plain
 
 if TYPE_CHECKING:
     from temperance.predictions.core import Predictions
@@ -63,6 +64,7 @@ def line_chunks(predictions: Predictions, lines: int) -> Iterator[Chunk]:
 
 def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
     """The rows whose label is not `ignore_index`, at least one. Their `origin` is dropped: a copy would lack rows."""
+    of_kind("ignore_index", plain(ignore_index), int)
     found = without(predictions, ignore_index)
     refuse_none(found, ignore_index)
     return dataclasses.replace(found, origin=None, shards=())

@@ -8,13 +8,16 @@ from temperance.jobs.evaluation import Evaluation
 
 
 class Words(NamedTuple):
-    """The words of a reliability diagram: its question, what the model said, what happened, and what is counted."""
+    """The words of a reliability diagram: its question, what the model said, what happened, and what is counted.
+
+    event  what has that probability: a prediction is right, or a label applies
+    """
 
     question: str
     said: str
     happened: str
     explained: str
-    outcome: str
+    event: str
     row: str
     rows: str
     over: str
@@ -26,7 +29,7 @@ OF_PREDICTIONS = Words(
     said="confidence",
     happened="accuracy",
     explained="predictions of that confidence were right",
-    outcome="right",
+    event="right",
     row="sample",
     rows="samples",
     over="over-confident: right less often than it says",
@@ -37,7 +40,7 @@ OF_LABELS = Words(
     said="probability",
     happened="share that applies",
     explained="labels of that probability apply",
-    outcome="applies",
+    event="applies",
     row="pair",
     rows="pairs of sample and label",
     over="too high: labels apply less often than it says",

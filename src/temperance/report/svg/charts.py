@@ -90,7 +90,7 @@ def _hint(bar: Bar, words: Words = OF_PREDICTIONS) -> Markup:
     return tag(
         "title",
         f"{words.said} {percent_range(bar.left, bar.right, 1)}: {plural(bar.count, words.row)}, "
-        f"says {percent(bar.confidence)}, {words.outcome} {percent(bar.accuracy)}{within}",
+        f"says {percent(bar.confidence)}, {words.event} {percent(bar.accuracy)}{within}",
     )
 
 
