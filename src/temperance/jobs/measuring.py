@@ -160,11 +160,11 @@ def group_sizes(data: Predictions) -> dict[str, int]:
 
 
 def chosen_metrics(names: Sequence[str]) -> list[Metric]:
-    """The metrics with these names: without any the headline ones, for "all" every one."""
+    """The metrics with these names, each once: without any the headline ones, for "all" every one."""
     wanted = as_names(names)
     if not wanted:
         return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
-    return list(METRICS) if "all" in wanted else [METRICS[name] for name in wanted]
+    return list(METRICS) if "all" in wanted else list(dict.fromkeys(METRICS[name] for name in wanted))
 
 
 def allowed_metrics(
