@@ -92,8 +92,8 @@ def paragraphs(*texts: str) -> Iterator[Text]:
 
 
 def percent(value: float, digits: int = 2) -> str:
-    """A fraction as a percentage: 0.0866 is 8.66 %."""
-    return f"{100 * value:.{digits}f} %"
+    """A fraction as a percentage: 0.0866 is 8.66 %. Zero has no sign."""
+    return f"{100 * value:z.{digits}f} %"
 
 
 def likelihood(value: float) -> str:

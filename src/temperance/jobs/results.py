@@ -184,7 +184,7 @@ def shown(value: float, *, percent: bool) -> str:
     """A number as people read it: percent with two decimals, else four significant digits."""
     if not math.isfinite(value):
         return "–"
-    return showing.percent(value) if percent else f"{value:#.4g}"
+    return showing.percent(value) if percent else f"{value:z#.4g}"
 
 
 def shown_range(low: float, high: float, *, percent: bool) -> str:
