@@ -100,7 +100,7 @@ def statistics_of(
     of_groups = {name: GroupGatherer(gatherer(n, len(sizes))) for name, n in sizes.items()}
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
-    labels = LabelCounts(torch.zeros(measuring.k, dtype=torch.int64))
+    labels = LabelCounts.none(measuring.k)
     found = _of_all(batches_by_group(data, by_group=bool(sizes), calibrator=calibrator), of_groups)
     found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
     progress(0, 2, f"reading {data.source}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temperance.errors import plural
+from temperance.jobs.labels import ENOUGH_ROWS
 from temperance.jobs.macro import MEAN_OF_LABELS, TITLES, most_labels
 from temperance.jobs.results import Row
 from temperance.jobs.statistics import Statistics
@@ -20,6 +21,11 @@ from temperance.showing import listed, percent
 # A note says so if the order of equal confidences changes a value by this much.
 DECIDED_BY_ORDER = 0.001
 
+ALL_RIGHT = (
+    "Every prediction is right. If you expected mistakes, check that the labels are not the model's own predictions, "
+    "and that it was not trained on these samples."
+)
+
 
 def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, intervals: bool) -> tuple[str, ...]:
     """All notes, the most important first; `names` are those of the classes."""
@@ -32,8 +38,11 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
         return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
     if not measuring.has_weights:
         said += found.labels.notes(found.tallies[1], names, answers=measuring.answers)
+        said.append("" if measuring.answers else found.labels.absent(found.tallies[1], names))
     if intervals and missing:
         said.append(f"There are no intervals: they need {missing}.")
+    if found.right(None) == n >= ENOUGH_ROWS and not measuring.answers:
+        said.append(ALL_RIGHT)
     if not measuring.has_weights:
         said.append(_groups_off(found))
     if intervals and not missing:
