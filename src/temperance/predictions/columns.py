@@ -185,6 +185,11 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     elif {CONFIDENCE, CORRECT} <= set(known) and wanted.labels != "ignored":
         own, flag = (f". If these are a model's answers, {how}" for how in ("pass answers=True", "add --answers"))
         expected = f"expected a column of logits or probs for each class{', and label' * needed}"
+    elif wanted.multilabel:
+        own = '. Name yours by a pattern, columns={"probs": "p_*"' + ', "label": "y_*"' * needed + "}"
+        flag = ". Name yours by a pattern, --probs 'p_*'" + " --label 'y_*'" * needed
+        beside = ", and a column label_NAME beside it" * needed
+        expected = f"expected a column probs_NAME (or logits_NAME) for each label{beside}"
     else:
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
         flag = f". Name yours with --logits NAMES{' --label NAME' * needed}, or --probs for --logits"

@@ -167,7 +167,7 @@ class Meaning:
             raise InputError(
                 f"{what} must lie between 0 and 1; row {first_row + row} has {float(column[row]):.6g}. {remedy}",
                 row=first_row + row,
-                flags={"pass from_logits=True": "store them under the name logits"},
+                flags={"pass from_logits=True": "store them under the name logits, or name them with --logits"},
             )
         return torch.stack([1 - column, column], dim=1)
 
