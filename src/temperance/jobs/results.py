@@ -98,7 +98,10 @@ def how_read(predictions: Predictions | Measuring, calibrated_by: str | None) ->
 
 
 class Tabular(Shown):
-    """A result that is also a table, with one row for each measurement."""
+    """A result that is also a table, with one row for each measurement; `print` shows what the command line does."""
+
+    def __str__(self) -> str:
+        return showing.as_text(self)
 
     def _records(self) -> list[dict[str, Any]]:
         """The rows of the table."""
