@@ -33,7 +33,6 @@ from temperance.report import (
 )
 from temperance.report.numbers import bars, highest_risk, thinned, worst_classes
 
-
 GAPS = ("over-confident", "under-confident", "pale: could be chance")  # the names of bars in a reliability diagram
 
 
