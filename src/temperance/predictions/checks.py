@@ -386,7 +386,7 @@ def only_one(known: Iterable[str], *names: str) -> str | None:
     """The spelling of a name that is known, if any; two known spellings are refused."""
     found = [name for name in names if name in known]
     if len(found) > 1:
-        raise InputError(f"there is both {found[0]} and {found[1]}; keep one")
+        raise InputError(f"there is both {found[0]} and {found[1]}; keep one, or name the one to read")
     return found[0] if found else None
 
 
