@@ -193,13 +193,12 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
         beside = ", and a column label_NAME beside it" * needed
         expected = f"expected a column probs_NAME (or logits_NAME) for each label{beside}"
     else:
-        stem = _stem(known)
+        stem = "" if wanted.one_score else _stem(known)
         names, pattern = (f'"{stem}*"', f"'{stem}*'") if stem else ("NAMES", "NAMES")
-        named = needed and not set(wanted.label_names) & set(known)
-        own = (
-            f'. Name yours with columns={{"logits": {names}' + ', "label": NAME' * named + '}, or "probs" for "logits"'
-        )
-        flag = f". Name yours with --logits {pattern}{' --label NAME' * named}, or --probs for --logits"
+        unnamed = needed and not set(wanted.label_names) & set(known)
+        columns = f'{{"logits": {names}' + ', "label": NAME' * unnamed + "}"
+        own = f'. Name yours with columns={columns}, or "probs" for "logits"'
+        flag = f". Name yours with --logits {pattern}{' --label NAME' * unnamed}, or --probs for --logits"
         several = "the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
         one = "the column logits (or probs), the score of the positive class"
         expected = f"expected {several if wanted.positive is None else one}{', and label' * needed}"
