@@ -8,7 +8,7 @@ from collections.abc import Callable
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Row
-from temperance.jobs.several import Comparisons, Evaluations, SeveralSets, first_sentence
+from temperance.jobs.several import Comparisons, Evaluations, SeveralSets, gist
 from temperance.jobs.standings import FEWEST_SETS, Standing
 from temperance.markup import Markup, join, tag
 from temperance.metrics.significance import Interval
@@ -97,7 +97,7 @@ def reliabilities_section(found: Evaluations) -> Markup:
     most = max(bar.count for each in found.each.values() for bar in bars(each.reliability))
     figures = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
-        caption = join([tag("b", name), tag("small", first_sentence(each.verdict))])
+        caption = join([tag("b", name), tag("small", gist(each))])
         figures.append((caption, charts.reliability(each.reliability, most, words=words_of(each))))
     first = next(iter(found.each.values()))
     words = words_of(first)
