@@ -304,6 +304,23 @@ def test_classes_that_are_never_the_label_are_noted() -> None:
     assert evaluate(probs[kept][:49], labels[kept][:49], bootstrap=0).notes == ()  # too few for every class
 
 
+def test_probabilities_of_one_class_that_are_read_as_logits_are_noted() -> None:
+    probs = np.linspace(0, 1, 400)
+    labels = (np.arange(400) * 7 % 400 < 400 * probs).astype(int)
+    said = (
+        "Every prediction is class 1, and none is more than 73.3 % sure, as when probabilities are read as logits. If "
+        "they are probabilities, read them as probs."
+    )
+    assert said in evaluate(probs, labels, from_logits=True, positive=1, bootstrap=0).notes
+    for rightly in (
+        evaluate(probs, labels, positive=1, bootstrap=0),
+        evaluate(probs - 0.1, labels, from_logits=True, positive=1, bootstrap=0),
+        evaluate(2 * probs, labels, from_logits=True, positive=1, bootstrap=0),
+        evaluate(probs[:90], labels[:90], from_logits=True, positive=1, bootstrap=0),
+    ):
+        assert said not in rightly.notes
+
+
 def test_predictions_without_a_mistake_are_noted() -> None:
     probs, _ = off_by(500, 0.1)
     [note] = evaluate(probs, probs.argmax(1), bootstrap=0).notes
