@@ -171,7 +171,7 @@ LABELS = np.array([0, 1, 2])
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"probs": PROBS * 5 - 1, "labels": LABELS}, "store them under the name logits"),
+        ({"probs": PROBS * 5 - 1, "labels": LABELS}, "store them under the name logits, or name them with --logits\n"),
         ({"probs": PROBS * 0.9, "labels": LABELS}, "sums to 0.9"),
         ({"logits": np.where(PROBS > 0.7, np.nan, PROBS), "labels": LABELS}, "row 1 (counting from 0), class 1 is nan"),
         ({"logits": np.where(PROBS > 0.7, np.inf, PROBS), "labels": LABELS}, "row 1 (counting from 0), class 1 is inf"),
@@ -184,7 +184,7 @@ LABELS = np.array([0, 1, 2])
         ({"probs": PROBS}, "labels"),
         ({"logits": PROBS[:, 0], "labels": LABELS}, "For a binary classifier add --binary"),
         ({"test_logits": PROBS[:, :1], "test_labels": LABELS}, "For a binary classifier add --binary"),
-        ({"logits": PROBS, "labels": LABELS}, "store them under the name probs"),
+        ({"logits": PROBS, "labels": LABELS}, "store them under the name probs, or name them with --probs\n"),
         ({"probs": PROBS, "labels": LABELS + 1}, "count from 1"),
         ({"probs": np.array([[{}]]), "labels": LABELS}, "pickl"),
     ],

@@ -132,10 +132,10 @@ def test_the_first_rows_show_that_labels_are_related(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(application, "checked_batches", counted)
     monkeypatch.setattr(application, "FIRST_BATCHES", 1)
-    assert application._unrelated(Predictions.of(logits, labels, from_logits=True)) == ""
+    assert application._wrong_labels(Predictions.of(logits, labels, from_logits=True)) == ""
     assert read < 300_000
     alone = torch.cat([(labels == 0).nonzero().squeeze(1).repeat(2), torch.arange(300_000)])  # the first show nothing
-    assert application._unrelated(Predictions.of(logits[alone], labels[alone], from_logits=True)) == ""
+    assert application._wrong_labels(Predictions.of(logits[alone], labels[alone], from_logits=True)) == ""
     shuffled = labels[torch.randperm(300_000, generator=torch.Generator().manual_seed(1))]
     data = Predictions.of(logits, shuffled, from_logits=True)
-    assert "no better than chance" in application._unrelated(data)
+    assert "no better than chance" in application._wrong_labels(data)

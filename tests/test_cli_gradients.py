@@ -20,8 +20,9 @@ PAIR = ("focal:gamma=3", "dual-focal:gamma=3")
         ["--figure", "weights"],
         ["--figure", "rival"],
         ["--figure", "cdf", "au:cdf_bandwidth=0.2"],
+        ["acls:base=focal", "acls:base=mdca", "acls:base=crl", "mdca:base=focal:base.gamma=2"],
     ],
-    ids=["smoothing", "chosen", "weights", "rival", "cdf"],
+    ids=["smoothing", "chosen", "weights", "rival", "cdf", "bases"],
 )
 def test_figures(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "figure.html"
@@ -59,6 +60,8 @@ def test_the_page_says_what_is_shown(tmp_path: Path) -> None:
         (["focal:gamma"], "written key=value"),
         (["focal:gamma=-1"], "gamma must be a number"),
         (["focal", "--figure", "cdf"], "the figure cdf is of the au loss"),
+        (["acls:base=crl", "--figure", "rival"], "depends on what it has recorded of each sample"),
+        (["crl", "--figure", "weights"], "draw its smoothing, with --figure smoothing"),
         (["focal", "--classes", "1"], "--classes must be a whole number from 3 to 10000"),
         (
             ["--figure", "rival", "--classes", "4"],

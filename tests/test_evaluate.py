@@ -152,7 +152,8 @@ def test_headline_metrics_are_the_default_in_their_order() -> None:
 
 def test_names_may_be_one_text_as_on_the_command_line() -> None:
     probs, labels = confident(100, 0.1)
-    assert [row.metric for row in evaluate(probs, labels, metrics="ece, nll", bootstrap=0).rows] == ["ece", "nll"]
+    for metrics in ("ece, nll", "ece,nll,ece"):
+        assert [row.metric for row in evaluate(probs, labels, metrics=metrics, bootstrap=0).rows] == ["ece", "nll"]
     with pytest.raises(InputError, match="there is no metric named 'eec'; did you mean ece"):
         evaluate(probs, labels, metrics="eec")
     with pytest.raises(InputError, match="there is no calibrator named 'temprature'; did you mean temperature"):

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temperance import Predictions, combine, compare, evaluate, read_predictions, statistics
-from temperance.calibrators import Identity
+from temperance.calibrators import Identity, Temperature
+from temperance.errors import TemperanceWarning
+from temperance.jobs.application import fit
 from temperance.jobs.verdict import ERROR_RATE, Findings
 from temperance.metrics.batch import batches
 from temperance.metrics.tally import Tally, tallied
@@ -258,6 +260,79 @@ def test_labels_of_one_class_are_noted() -> None:
     assert found.notes[0].startswith("Every label is fox, so nothing shows how often the other classes occur.")
     assert evaluate(probs, labels, bootstrap=0).notes == ()
     assert evaluate(probs[:3], [0, 0, 0], bootstrap=0).notes == ()  # by chance
+
+
+def test_one_class_against_all_others_is_noted_by_its_name() -> None:
+    scores, labels = np.linspace(0.1, 0.9, 60), np.array(["no", "yes"] * 30)
+    first, *others = evaluate(scores, labels, from_logits=False, positive="maybe", bootstrap=0).notes
+    assert first.startswith("No label is maybe, so nothing shows how often the other classes occur.")
+    assert not any("maybe" in note for note in others)
+
+
+def test_classes_that_labels_and_scores_have_in_another_order_are_noted() -> None:
+    probs, labels = off_by(5000, 0.1)
+    names = ["cat", "dog", "eel", "fox", "gnu"]
+    exchanged = torch.tensor([1, 0, 2, 3, 4])[labels]  # most predictions are still right
+    found = evaluate(Predictions.of(probs, exchanged, class_names=names), bootstrap=0)
+    predicted = probs.argmax(1)
+    [note] = found.notes
+    shares = [float(share) / 100 for share in re.findall(r"([\d.]+) %", note)]
+    for column, label in ((0, "dog"), (1, "cat")):
+        if f"of the predictions of {names[column]} are labelled {label}" in note:
+            both = (predicted == column) & (exchanged == 1 - column)
+            of_each = (predicted == column, exchanged == 1 - column)
+            assert shares == pytest.approx([float(both.sum() / each.sum()) for each in of_each], abs=1e-3)
+            break
+    else:
+        pytest.fail(note)
+    assert "So is another class." in note and found.verdict.endswith("Check the labels before you correct anything.")
+    shifted = evaluate(probs, (labels + 1) % 5, bootstrap=0).notes  # numbered from another one
+    assert len(shifted) == 1 and "So are 4 other classes." in shifted[0]
+    few = evaluate(probs[:60], exchanged[:60], bootstrap=0).notes  # could be mistakes
+    assert not any("exchanged" in note for note in few)
+    with pytest.warns(TemperanceWarning, match="they seem to be exchanged"):
+        fit(Temperature(), Predictions.of(probs, exchanged))
+    assert any("seem to be exchanged" in note for note in compare(probs, exchanged, methods=["temperature"]).notes)
+
+
+def test_classes_that_are_never_the_label_are_noted() -> None:
+    probs, labels = off_by(500, 0.1)
+    kept = (labels != 1) & (labels != 3)
+    [note] = evaluate(probs[kept], labels[kept], bootstrap=0).notes
+    n = int(((probs.argmax(1) == 1) | (probs.argmax(1) == 3))[kept].sum())
+    assert note == f"No label is class 1 or class 3, so the {n} predictions of them cannot be right."
+    assert evaluate(probs[kept][:49], labels[kept][:49], bootstrap=0).notes == ()  # too few for every class
+
+
+def test_probabilities_of_one_class_that_are_read_as_logits_are_noted() -> None:
+    probs = np.linspace(0, 1, 400)
+    labels = (np.arange(400) * 7 % 400 < 400 * probs).astype(int)
+    said = (
+        "Every prediction is class 1, and none is more than 73.3 % sure, as when probabilities are read as logits. If "
+        "they are probabilities, read them as probs."
+    )
+    assert said in evaluate(probs, labels, from_logits=True, positive=1, bootstrap=0).notes
+    for rightly in (
+        evaluate(probs, labels, positive=1, bootstrap=0),
+        evaluate(probs - 0.1, labels, from_logits=True, positive=1, bootstrap=0),
+        evaluate(2 * probs, labels, from_logits=True, positive=1, bootstrap=0),
+        evaluate(probs[:90], labels[:90], from_logits=True, positive=1, bootstrap=0),
+    ):
+        assert said not in rightly.notes
+
+
+def test_predictions_without_a_mistake_are_noted() -> None:
+    probs, _ = off_by(500, 0.1)
+    [note] = evaluate(probs, probs.argmax(1), bootstrap=0).notes
+    assert note.startswith("Every prediction is right. If you expected mistakes")
+    assert evaluate(probs[:90], probs[:90].argmax(1), bootstrap=0).notes == ()
+
+
+def test_a_place_that_holds_nearly_all_samples_is_not_named() -> None:
+    probs, labels = off_by(5000, 0.2)
+    probs[0] = torch.tensor([0.3, 0.2, 0.2, 0.15, 0.15])  # one sample elsewhere
+    verdict = evaluate(probs, labels, bootstrap=0).verdict
+    assert verdict.startswith("Over-confident. ") and "Predictions with a confidence of" not in verdict
 
 
 def test_labels_that_have_nothing_to_do_with_the_predictions_are_noted() -> None:

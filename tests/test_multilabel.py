@@ -301,6 +301,10 @@ def test_wrong_names_and_kinds_get_a_sentence(tmp_path: Path) -> None:
     for path in (tmp_path / "several.npz", tmp_path / "several.csv"):
         assert "several labels, add --multilabel\n" in run("evaluate", path).err
         assert "several labels, use evaluate, compare, fit or apply, which can take them\n" in run("abstain", path).err
+    (tmp_path / "own.csv").write_text("p_a,p_b,y_a,y_b\n0.5,0.5,1,0\n")
+    err = run("evaluate", tmp_path / "own.csv", "--multilabel").err
+    assert "expected a column probs_NAME (or logits_NAME) for each label, and a column label_NAME beside it" in err
+    assert err.endswith("Name yours by a pattern, --probs 'p_*' --label 'y_*'\n")
     (tmp_path / "no.csv").write_text("probs_a,probs_b,label_a\n0.1,0.2,1\n")
     said = run("evaluate", tmp_path / "no.csv", "--multilabel")
     assert said.code == 2 and "there is no column 'label_b'" in said.err and "--label 'y_*'" in said.err

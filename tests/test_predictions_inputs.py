@@ -232,6 +232,13 @@ def test_rows_of_a_table_without_a_label_are_left_out() -> None:
 
 
 def test_a_frame_with_labels_beside_it_is_an_array() -> None:
+    names = [f"class {j}" for j in range(LOGITS.shape[1])][::-1]
+    frame, truth = pandas.DataFrame(LOGITS, columns=names), pandas.Series([names[j] for j in LABELS])
+    named = as_predictions(frame, truth, from_logits=True)
+    assert named.class_names == tuple(names) and named.labels.tolist() == list(LABELS)
+    assert as_predictions(frame, LABELS, from_logits=True).class_names is None
+    with pytest.raises(InputError, match="labels are text, but there are no class names"):
+        as_predictions(pandas.DataFrame(LOGITS), truth, from_logits=True)
     found = as_predictions(pandas.DataFrame(LOGITS), LABELS, from_logits=True)
     assert found.fingerprint == whole().fingerprint
 

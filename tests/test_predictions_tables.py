@@ -208,6 +208,12 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
         ("probs_0,probs_1, Label\n0.1,0.9,1\n", "Names must be in lower case"),
         ("Id,no,yes,Truth\n7,0.1,0.9,1\n", "found Id, no, yes, Truth. Name yours with columns="),
         ("id , no, yes, truth\n7,0.1,0.9,1\n", "truth. Name yours with columns="),
+        (
+            "id,prob_no,prob_yes,y\n7,0.1,0.9,1\n",
+            'columns={"logits": "prob_*", "label": NAME}, or "probs" for "logits"',
+        ),
+        ("p-no,p-yes,label\n0.1,0.9,yes\n", 'columns={"logits": "p-*"}, or "probs" for "logits"'),
+        (",0,1,2\n0,0.1,0.9,1\n", "found '', 0, 1, 2. Name yours with columns={\"logits\": NAMES, "),
         ("probs_0,probs_1,label", "at least one row"),
         ("probs_0,probs_1,label\n0.1,0_0.9,1\n", "probs_1 must be a number in each line; line 2 has '0_0.9'"),
         ("probs_7,probs_9,label\n0.1,0.9,7\n", "classes must be numbered 0 … 1; found probs_7, probs_9. If these"),

@@ -66,6 +66,12 @@ def test_a_result_is_short_in_words_and_a_table_in_a_notebook(result: Tabular) -
     assert "<table>" in text
 
 
+def test_a_result_is_printed_as_the_command_line_does(result: Tabular) -> None:
+    printed = str(result)
+    assert printed.startswith(result.title[:20]) and "│" in printed and "\x1b" not in printed
+    assert getattr(result, "verdict", "").split(". ")[0] in " ".join(printed.split())
+
+
 def test_class_frequencies_are_short_in_words_and_a_table_in_a_notebook() -> None:
     logits, labels = random_predictions(300, 40)
     found = Temperature().fit(logits, labels).adapt(logits)

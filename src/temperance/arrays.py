@@ -293,7 +293,7 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
         f"probs must be rows of non-negative numbers that sum to 1; row {first_row + i} {what}. {hint}",
         row=first_row + i,
         flags={
-            "pass from_logits=True": "store them under the name logits",
+            "pass from_logits=True": "store them under the name logits, or name them with --logits",
             "divide each row by its sum": "add --normalise",
         },
     )
@@ -327,7 +327,7 @@ def refuse_probs(logits: Tensor, remedy: str) -> None:
     if len(logits) > 1 and are_probs(logits[:8]) and are_probs(logits):
         raise InputError(
             f"these logits are probabilities (rows sum to 1): {remedy}",
-            flags={remedy: "store them under the name probs"},
+            flags={remedy: "store them under the name probs, or name them with --probs"},
         )
 
 

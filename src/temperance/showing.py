@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 FEW = 3  # up to this many numbers are shown one by one
-WIDTH = 120  # characters, for tables in a notebook
+WIDTH = 120  # characters, for tables in a notebook and where there is no terminal
 
 # Colours are the notebook's own, so that tables fit light and dark themes.
 STYLE = (
@@ -49,6 +51,16 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return as_html(self._printed(WIDTH))
+
+
+def as_text(shown: Shown) -> str:
+    """What rich would print in this terminal, without colours."""
+    from rich.console import Console
+
+    width = shutil.get_terminal_size((WIDTH, 0)).columns
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, force_jupyter=False).print(shown)
+    return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
 
 
 def as_html(parts: Iterable[Any]) -> str:
@@ -92,8 +104,8 @@ def paragraphs(*texts: str) -> Iterator[Text]:
 
 
 def percent(value: float, digits: int = 2) -> str:
-    """A fraction as a percentage: 0.0866 is 8.66 %."""
-    return f"{100 * value:.{digits}f} %"
+    """A fraction as a percentage: 0.0866 is 8.66 %. Zero has no sign."""
+    return f"{100 * value:z.{digits}f} %"
 
 
 def likelihood(value: float) -> str:

@@ -178,6 +178,12 @@ def test_kde_detached_is_a_constant(a: tuple[Tensor, Tensor]) -> None:
     assert not torch.allclose(full, plain)
 
 
+def test_kde_refuses_more_predictions_than_it_can_compare() -> None:
+    labels = torch.zeros(3, 128, 128, dtype=torch.int64)  # pixels
+    with pytest.raises(InputError, match="takes at most 32,768; got 49,152"):
+        KDEXE()(torch.zeros(3, 2, 128, 128), labels)
+
+
 @pytest.mark.parametrize("bandwidth", [0.02, "loo"])
 def test_kde_of_a_single_sample_is_zero(bandwidth: Any) -> None:
     logits, labels = random_predictions(3, 4)

@@ -27,7 +27,6 @@ from temperance.jobs.several import compare_each, evaluate_each
 from temperance.metrics import ece
 from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions
-from temperance.registry import parse_entry
 from temperance.report.pages.abstention import abstention_page
 from temperance.report.pages.analysis import analysis_page
 from temperance.report.pages.comparison import comparison_page
@@ -161,10 +160,7 @@ def analysis() -> Analysis:
 
 def smoothing() -> str:
     names = ("label-smoothing", "focal", "cpc", "mdca", "mbls", "acls", "focal:gamma=1.5", "mbls:margin=3.0")
-    losses = {}
-    for text in names:
-        name, settings = parse_entry(text)
-        losses[text] = probe(name, **settings)
+    losses = {name: probe(name) for name in names}
     sweeps = {name: (sweep(loss, "top"), sweep(loss, "other")) for name, loss in losses.items()}
     return smoothing_page(sweeps, [(name, f"{loss.summary}. {loss.paper}.") for name, loss in losses.items()])
 
@@ -180,6 +176,7 @@ PAGES: dict[str, Callable[[], str]] = {
         evaluate(predictions(groups=[GROUPS[i % 4] for i in range(240)]), bootstrap=20, by_group=True)
     ),
     "one sample": lambda: evaluation_page(evaluation(n=1)),
+    "no mistake": lambda: evaluation_page(evaluate(25 * torch.eye(4), torch.arange(4), from_logits=True, bootstrap=0)),
     "many classes": lambda: evaluation_page(many_classes(evaluation())),
     "comparison": lambda: comparison_page(comparison()),
     "evaluations": lambda: evaluations_page(evaluate_each(several(), bootstrap=20)),

@@ -379,7 +379,7 @@ def test_changes_have_a_true_sign_and_nothing_has_none() -> None:
 
 
 def test_small_shares_get_more_digits() -> None:
-    assert [digits_for(largest) for largest in (0.0, 1.0, 0.05, 0.004, 0.0004)] == [2, 2, 2, 3, 4]
+    assert [digits_for(largest) for largest in (0.0, 1.0, 0.05, 0.004, 0.0004, 1e-9)] == [2, 2, 2, 3, 4, 4]
 
 
 def test_a_mark_may_have_its_ends_in_either_order() -> None:

@@ -29,7 +29,7 @@ from temperance.report.numbers import bars, worst_classes
 from temperance.report.pages.evaluation import COVERAGES, evaluation_page
 from temperance.report.pages.several import reliabilities_section
 from temperance.report.svg import charts
-from temperance.report.svg.drawing import Plot, RootScale, Scale, decades, root_ticks, round_ticks
+from temperance.report.svg.drawing import Plot, RootScale, Scale, log_ticks, root_ticks, round_ticks
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
 GROUPS = ("north", "south", "<script>alert(3)</script>")
@@ -351,10 +351,11 @@ def test_ticks_of_square_roots_are_apart(high: float, height: float) -> None:
 
 
 @given(st.floats(1e-9, 1e9), st.floats(1, 1e6))
-def test_decades_are_powers_of_ten(low: float, ratio: float) -> None:
-    found = decades(low, low * ratio)
-    assert all(low * (1 - 1e-6) <= tick <= low * ratio * (1 + 1e-6) for tick in found)
+def test_ticks_of_logarithms_are_powers_of_ten_or_at_least_two(low: float, ratio: float) -> None:
+    found = log_ticks(low, low * ratio)
+    assert all(low <= tick <= low * ratio for tick in found) and found == sorted(found)
     assert len(found) >= math.floor(math.log10(ratio))
+    assert len(found) >= 2 or ratio < 5
 
 
 def test_a_box_stands_on_its_base_and_is_never_invisible() -> None:

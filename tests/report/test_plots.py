@@ -33,6 +33,8 @@ from temperance.report import (
 )
 from temperance.report.numbers import bars, highest_risk, thinned, worst_classes
 
+GAPS = ("over-confident", "under-confident", "pale: could be chance")  # the names of bars in a reliability diagram
+
 
 @pytest.fixture(scope="module")
 def bins() -> Bins:
@@ -150,22 +152,25 @@ def test_reliability_bars_are_the_frequencies(bins: Bins) -> None:
 
 def test_reliability_gaps_are_the_gaps(bins: Bins) -> None:
     ax = draw_reliability(bins)
-    for label, sign in (("over-confident", -1), ("under-confident", 1)):
-        middles = ((bins.edges[:-1] + bins.edges[1:]) / 2).tolist()
-        expected = {
-            round(middle, 9): abs(gap)
-            for middle, gap, count in zip(middles, bins.gap.tolist(), bins.count.tolist(), strict=True)
-            if count and (gap < 0) == (sign < 0)
-        }
-        found = {round(bar.get_x() + bar.get_width() / 2, 9): bar.get_height() for bar in container(ax, label)}
-        assert found == pytest.approx(expected)
+    expected: dict[str, dict[float, float]] = {name: {} for name in GAPS}
+    gaps = dict(zip(((bins.edges[:-1] + bins.edges[1:]) / 2).tolist(), bins.gap.tolist(), strict=True))
+    for bar in bars(bins):
+        name = "pale: could be chance" if bar.chance else "over-confident" if bar.over else "under-confident"
+        expected[name] |= {round(at, 9): abs(gap) for at, gap in gaps.items() if bar.left < at < bar.right}
+    assert sum(map(len, expected.values())) == int((bins.count > 0).sum()) and expected["pale: could be chance"]
+    for name, heights in expected.items():
+        found = {round(bar.get_x() + bar.get_width() / 2, 9): bar.get_height() for bar in container(ax, name)}
+        assert found == pytest.approx(heights)
+    legend = ax.get_legend()
+    assert legend is not None
+    assert {text.get_text() for text in legend.get_texts()} >= {name for name in GAPS if expected[name]}
 
 
 def test_the_bar_of_the_accuracy_shows_behind_the_gap(bins: Bins) -> None:
     ax = draw_reliability(bins)
     heights = [bar.get_height() for bar in container(ax, "accuracy")]
     assert heights == pytest.approx([bar.accuracy for bar in bars(bins)])
-    widths = {bar.get_width() for label in ("over-confident", "under-confident") for bar in container(ax, label)}
+    widths = {bar.get_width() for label in GAPS for bar in container(ax, label)}
     assert max(widths) < 0.6 * min(bar.get_width() for bar in container(ax, "accuracy"))
 
 

@@ -51,9 +51,10 @@ def run(args: argparse.Namespace) -> None:
     k = CLASSES if args.classes is None else args.classes
     of_kind("classes", k, Annotated[int, Bounds(3, 10_000)])
 
+    from temperance.diagnose.gradient import probe
     from temperance.files import write_text
 
-    losses = {text: _parsed(text, k) for text in args.losses or FIGURES[args.figure]}
+    losses = {text: probe(text, k=k) for text in args.losses or FIGURES[args.figure]}
     write_text(args.output, _page(losses, args.figure, args.against or "logit", k))
     print(f"drew {', '.join(losses)}; the page is in {args.output}")
 
@@ -75,12 +76,3 @@ def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:
     if len(widths) < len(losses):
         raise InputError("the figure cdf is of the au loss: name it with bandwidths, as in au:cdf_bandwidth=0.1")
     return distribution_page(smoothed_distribution(widths), about[:1])
-
-
-def _parsed(text: str, k: int) -> Loss:
-    """A loss as written on the command line: name:setting=value:…"""
-    from temperance.diagnose.gradient import probe
-    from temperance.registry import parse_entry
-
-    name, settings = parse_entry(text)
-    return probe(name, k=k, **settings)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import flatten
-from temperance.diagnose.smoothing import FORMULAS, Smoothing, by_formula
-from temperance.losses.base import LOSSES, Loss, make_loss
+from temperance.diagnose.smoothing import Smoothing, by_formula, has_formula
+from temperance.errors import InputError
+from temperance.losses.base import Loss, make_loss, with_samples
 from temperance.losses.selective import soft_cdf
 from temperance.settings import one_of
 
@@ -70,9 +71,7 @@ class Sweep:
 
 def probe(name: str, *, k: int = 10, **settings: Any) -> Loss:
     """A loss to analyse; if it has a memory, it is updated with the `overconfident_batch`."""
-    if LOSSES[name].needs_indices:
-        settings.setdefault("n_samples", REFERENCE_SIZE + 1)
-    loss = make_loss(name, **settings)
+    loss = make_loss(with_samples(name, REFERENCE_SIZE + 1), **settings)
     if loss.learns_from is not None:
         logits, labels = overconfident_batch(k)
         loss.update(logits, labels, torch.arange(1, REFERENCE_SIZE + 1))
@@ -118,7 +117,7 @@ def overconfident_batch(k: int = 10) -> tuple[Tensor, Tensor]:
 
 
 def _best(loss: Loss, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Smoothing:
-    return gradients(loss, logits, labels, indices, source="formula" if type(loss) in FORMULAS else "autograd")
+    return gradients(loss, logits, labels, indices, source="formula" if has_formula(loss) else "autograd")
 
 
 # -------------------------------------------------------------------------------------------- along the probability
@@ -149,8 +148,7 @@ def against_probability(loss: Loss, *, points: int = 400, k: int = 1000) -> Curv
     label_logit = (prob / (1 - prob) * (k - 1)).log().requires_grad_()
     logits = torch.cat([label_logit[:, None], torch.zeros(points, k - 1, dtype=torch.float64)], dim=1)
     labels = torch.zeros(points, dtype=torch.int64)
-    rows = loss._rows(logits, labels, torch.arange(points) if loss.needs_indices else None)
-    value = loss._losses(rows)
+    value = _along(loss, logits, labels)
     (in_logit,) = torch.autograd.grad(value.sum(), label_logit)
     value = value.detach()
     weight = value / -prob.log()
@@ -168,10 +166,21 @@ def beside_rival(loss: Loss, *, rival: float = 0.45, points: int = 400, k: int =
     others = ((1 - rival - prob) / (k - 2))[:, None].expand(-1, k - 2)
     logits = torch.cat([prob[:, None], torch.full_like(prob[:, None], rival), others], dim=1).log()
     labels = torch.zeros(points, dtype=torch.int64)
-    value = loss._losses(loss._rows(logits, labels, torch.arange(points) if loss.needs_indices else None))
+    value = _along(loss, logits, labels)
     (slope,) = torch.autograd.grad(value.sum(), prob)
     prob, value = prob.detach(), value.detach()
     return Curve(prob, value / -prob.log(), value, slope)
+
+
+def _along(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of each of these predictions. (n,)"""
+    if loss.needs_indices:
+        raise InputError(
+            f"{loss.name} depends on what it has recorded of each sample, and not on the label's probability alone; "
+            "draw its smoothing, with sweep",
+            flags={"with sweep": "with --figure smoothing"},
+        )
+    return loss._losses(loss._rows(logits, labels, None))
 
 
 # ------------------------------------------------------------------------------------------- the smoothed distribution

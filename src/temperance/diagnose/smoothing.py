@@ -82,6 +82,11 @@ def _formula(*kinds: type[Loss]) -> Callable[[Formula], Formula]:
     return register
 
 
+def has_formula(loss: Loss) -> bool:
+    """Is there a formula for this loss? If it adds to another one, only where that is cross-entropy."""
+    return type(loss) in FORMULAS and (not isinstance(loss, Regulariser) or isinstance(loss.base, CrossEntropy))
+
+
 def by_formula(loss: Loss, rows: Rows) -> Smoothing:
     """f and C by the formula for this loss."""
     kind = type(loss)

@@ -49,9 +49,9 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     warn_calibrated(data)
     if calibrator.takes_groups:
         data.need_groups(f"{calibrator.name} learns how groups of samples differ, and ")
-    unrelated = "" if data.has_weights else _unrelated(data)
+    wrong = "" if data.has_weights else _wrong_labels(data)
     with warnings.catch_warnings():
-        if unrelated:
+        if wrong:
             warnings.simplefilter("ignore", TemperanceWarning)
         if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
             with data.located():
@@ -60,9 +60,9 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
             logits, labels = data.logits(), data.labels
             with data.located():
                 calibrator.fit(logits, labels, groups=_groups(calibrator, data), weights=data.weights)
-    if unrelated:
-        calibrator.info["caution"] = unrelated
-        warnings.warn(unrelated, TemperanceWarning, stacklevel=2)
+    if wrong:
+        calibrator.info["caution"] = wrong
+        warnings.warn(wrong, TemperanceWarning, stacklevel=2)
     calibrator.class_names = data.classes
     keep_samples(calibrator, [data])
     return calibrator
@@ -101,20 +101,20 @@ def _groups(calibrator: Calibrator, data: Predictions) -> Text | None:
     return data.groups if calibrator.takes_groups else None
 
 
-def _unrelated(data: Predictions) -> str:
-    """A sentence about labels that have nothing to do with the predictions, if that is so, as `evaluate` notes it.
+def _wrong_labels(data: Predictions) -> str:
+    """A sentence about labels that look wrong beside the predictions, if they do, as `evaluate` notes it.
 
     Usually the first rows show that it is not so, and the others are not read.
     """
     for most in (FIRST_BATCHES, None):
-        labels = LabelCounts(torch.zeros(data.k, dtype=torch.int64))
+        labels = LabelCounts.none(data.k)
         tallies: list[Tally] = []
         with data.located():
             for _ in tallied(labels.seen(islice(checked_batches(data), most)), tallies):
                 pass
         if labels.related(tallies[1]):
             break
-    return labels.unrelated(tallies[1])
+    return labels.wrong(tallies[1], data.class_names or tuple(map(str, range(data.k))))
 
 
 class LogitBlocks:

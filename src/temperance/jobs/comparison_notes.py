@@ -27,7 +27,7 @@ TIMES, EXPECTED = 1.5, 5
 def notes(found: Comparison) -> tuple[str, ...]:
     """All notes, the most important first."""
     floored = Floored.of(found.test, calibrated=False)
-    labels = LabelCounts(torch.zeros(found.test.k, dtype=torch.int64))
+    labels = LabelCounts.none(found.test.k)
     tallies: list[Tally] = []
     for _ in tallied(labels.seen(floored.counted(checked_batches(found.test), logits=True)), tallies):
         pass
@@ -39,7 +39,7 @@ def notes(found: Comparison) -> tuple[str, ...]:
         zeros += " `temperance evaluate` has no such floor for logits."
     pixels = OF_PIXELS if found.test.of_pixels else ""
     told = not found.test.has_weights and not found.test.multilabel
-    about_labels = _one_class(found) or (labels.unrelated(tallies[1]) if told else "")
+    about_labels = _one_class(found) or (labels.wrong(tallies[1], _names(found)) if told else "")
     at_bound = "" if about_labels else _at_bound(found)
     frequencies = "" if about_labels else _other_frequencies(found) or _imbalance(found)
     return tuple(filter(None, (zeros, about_labels, at_bound, _untold(found), frequencies, pixels, _slow(found))))

@@ -100,7 +100,7 @@ def statistics_of(
     of_groups = {name: GroupGatherer(gatherer(n, len(sizes))) for name, n in sizes.items()}
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
-    labels = LabelCounts(torch.zeros(measuring.k, dtype=torch.int64))
+    labels = LabelCounts.none(measuring.k)
     found = _of_all(batches_by_group(data, by_group=bool(sizes), calibrator=calibrator), of_groups)
     found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
     progress(0, 2, f"reading {data.source}")
@@ -160,11 +160,11 @@ def group_sizes(data: Predictions) -> dict[str, int]:
 
 
 def chosen_metrics(names: Sequence[str]) -> list[Metric]:
-    """The metrics with these names: without any the headline ones, for "all" every one."""
+    """The metrics with these names, each once: without any the headline ones, for "all" every one."""
     wanted = as_names(names)
     if not wanted:
         return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
-    return list(METRICS) if "all" in wanted else [METRICS[name] for name in wanted]
+    return list(METRICS) if "all" in wanted else list(dict.fromkeys(METRICS[name] for name in wanted))
 
 
 def allowed_metrics(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temperance.errors import plural
+from temperance.jobs.labels import ENOUGH_ROWS
 from temperance.jobs.macro import MEAN_OF_LABELS, TITLES, most_labels
 from temperance.jobs.results import Row
 from temperance.jobs.statistics import Statistics
-from temperance.jobs.verdict import Findings, about_groups
+from temperance.jobs.verdict import Findings, about_groups, as_class
 from temperance.metrics import METRICS
 from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
 from temperance.metrics.statistic import RankedSamples
@@ -19,6 +20,13 @@ from temperance.showing import listed, percent
 
 # A note says so if the order of equal confidences changes a value by this much.
 DECIDED_BY_ORDER = 0.001
+
+LOGIT_1 = 0.7311  # the probability of a class with the logit 1, where the other has 0
+
+ALL_RIGHT = (
+    "Every prediction is right. If you expected mistakes, check that the labels are not the model's own predictions, "
+    "and that it was not trained on these samples."
+)
 
 
 def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, intervals: bool) -> tuple[str, ...]:
@@ -32,8 +40,12 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
         return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
     if not measuring.has_weights:
         said += found.labels.notes(found.tallies[1], names, answers=measuring.answers)
+        said.append("" if measuring.answers else found.labels.absent(found.tallies[1], names))
+        said.append(_probs_as_logits(found, names))
     if intervals and missing:
         said.append(f"There are no intervals: they need {missing}.")
+    if found.right(None) == n >= ENOUGH_ROWS and not measuring.answers:
+        said.append(ALL_RIGHT)
     if not measuring.has_weights:
         said.append(_groups_off(found))
     if intervals and not missing:
@@ -82,6 +94,23 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
             "too long."
         )
     return said
+
+
+def _probs_as_logits(found: Statistics, names: Sequence[str]) -> str:
+    """Scores of one class that are probabilities, read as logits: then that class is always predicted, and never with
+    much confidence. Nothing else shows it, as the rows of two columns do by their sum.
+    """
+    measuring, (by_confidence, by_class) = found.measuring, found.tallies
+    if not measuring.from_logits or measuring.k != 2 or measuring.made_by is not None or found.n < ENOUGH_ROWS:
+        return ""
+    n_bins, last = len(by_confidence.count), int(by_confidence.count.nonzero().max())
+    tied = float(by_class.confidence[0]) <= 0.5 * float(by_class.count[0])  # the first class is predicted at 0 alone
+    if last / n_bins >= LOGIT_1 or (last + 1) / n_bins > 0.8 or not tied:
+        return ""
+    return (
+        f"Every prediction is {as_class(names[1])}, and none is more than {percent((last + 1) / n_bins, 1)} sure, as "
+        "when probabilities are read as logits. If they are probabilities, read them as probs."
+    )
 
 
 def _groups_off(found: Statistics) -> str:

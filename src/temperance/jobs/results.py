@@ -98,7 +98,10 @@ def how_read(predictions: Predictions | Measuring, calibrated_by: str | None) ->
 
 
 class Tabular(Shown):
-    """A result that is also a table, with one row for each measurement."""
+    """A result that is also a table, with one row for each measurement; `print` shows what the command line does."""
+
+    def __str__(self) -> str:
+        return showing.as_text(self)
 
     def _records(self) -> list[dict[str, Any]]:
         """The rows of the table."""
@@ -184,7 +187,7 @@ def shown(value: float, *, percent: bool) -> str:
     """A number as people read it: percent with two decimals, else four significant digits."""
     if not math.isfinite(value):
         return "–"
-    return showing.percent(value) if percent else f"{value:#.4g}"
+    return showing.percent(value) if percent else f"{value:z#.4g}"
 
 
 def shown_range(low: float, high: float, *, percent: bool) -> str:

@@ -127,7 +127,7 @@ class Evaluations(SeveralSets):
         yield Text(f"In brackets: the rank among the sets, 1 is the best.{left_out}", style="dim")
         yield ""
         for name, found in self.each.items():
-            yield Text.assemble((name, "bold"), f": {first_sentence(found.verdict)}")
+            yield Text.assemble((name, "bold"), f": {gist(found)}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -316,9 +316,10 @@ def _each(
     return found, failures
 
 
-def first_sentence(text: str) -> str:
-    """The gist of a verdict."""
-    return f"{text.partition('. ')[0].rstrip('.')}."
+def gist(found: Evaluation) -> str:
+    """The first sentence of the verdict, and that the labels look wrong if they do."""
+    first = f"{found.verdict.partition('. ')[0].rstrip('.')}."
+    return f"{first} The labels look wrong; evaluate this set alone to see why." if found.unrelated else first
 
 
 def set_names(sets: Iterable[Set]) -> list[str]:

@@ -39,6 +39,7 @@ NOTICEABLE = 0.02  # one that enough samples would show
 RULED_OUT = 0.99  # level of the accuracy's interval, which holds every confidence that the tests accept
 LITTLE = 0.005  # an error that is small, if it is also small relative to the share of mistakes
 NAMED = 3  # classes
+NEARLY_ALL = 0.99  # of the samples
 
 CORRECT_IT = "To correct it without retraining, run `temperance compare` on held-out predictions."
 COLLECT_FIRST = (
@@ -271,7 +272,7 @@ def _places(found: Findings) -> list[str]:
         if stretches:
             carried, low, high = max((float(share[low:high].sum()), low, high) for low, high in stretches)
             part = bins.of(slice(low, high)).total()
-            if found.average and int(part.count) == found.n:  # the averages already say so
+            if found.average and int(part.count) > NEARLY_ALL * found.n:  # the averages already say so
                 continue
             told.append((carried, _place(part, (low / len(share), high / len(share)), carried)))
     return [text for _, text in sorted(told, reverse=True)]

@@ -20,7 +20,7 @@ from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError
 from temperance.losses.rows import TINY, Rows
 from temperance.numerics import uncast
-from temperance.registry import Registry, registered
+from temperance.registry import Registry, as_entry, parse_entry, registered
 from temperance.settings import Bounds, HasSettings, Setting, named, settings_of
 
 # A loss that its paper prints in one way and its program computes in another.
@@ -56,7 +56,6 @@ class Loss(HasSettings, nn.Module):
     name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str]
-    per_sample: ClassVar[bool] = True
     shift_invariant: ClassVar[bool] = True
     exact_gradient: ClassVar[bool] = True
     proper: ClassVar[bool] = False
@@ -70,6 +69,8 @@ class Loss(HasSettings, nn.Module):
     learns_from: str | None = None
     # Calls and updates also take the indices of the samples.
     needs_indices: bool = False
+    # The loss of a sample does not depend on the rest of the batch.
+    per_sample: bool = True
 
     weight: Tensor | None
 
@@ -267,6 +268,7 @@ class Regulariser(Loss):
         self.base = inner
         self.learns_from = self.learns_from or inner.learns_from
         self.needs_indices = self.needs_indices or inner.needs_indices
+        self.per_sample = self.per_sample and inner.per_sample
 
     def _penalty(self, rows: Rows) -> Tensor:
         """The penalty of each row (n,), or one value () that is added to every row."""
@@ -352,3 +354,17 @@ def make_loss(name: str, **settings: Any) -> Loss:
     """
     made: Loss = LOSSES.make(name, **settings)
     return made
+
+
+def with_samples(name: str, n_samples: int) -> str:
+    """The same loss, told the number of training samples if it, or a loss within it, keeps a record of each.
+
+    >>> with_samples("acls:base=crl", 100), with_samples("focal:gamma=2", 100)
+    ('acls:base=crl:base.n_samples=100', 'focal:gamma=2')
+    """
+    plain, settings = parse_entry(name)
+    if LOSSES[plain].needs_indices:
+        settings.setdefault("n_samples", n_samples)
+    if isinstance(settings.get("base"), str):
+        settings["base"] = with_samples(settings["base"], n_samples)
+    return as_entry(plain, settings)

@@ -22,6 +22,9 @@ KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks
 # The normalised entropy is clamped this far from 0 and 1 before its log-odds are taken.
 ENTROPY_MARGIN = 1e-6
 
+# A batch in which all pairs are compared may have this many predictions; they take about 12 GB.
+MOST_ROWS = 1 << 15
+
 
 def laplacian_energy(amounts: Tensor, places: Tensor) -> Tensor:
     """Σ_ij u_i u_j exp(−|c_i − c_j| / 0.4) for amounts u at places c in [0, 1]. (n,), (n,) → ()
@@ -151,7 +154,7 @@ class KDEXE(BatchLevel, Regulariser):
     detach     add the error to the value without a gradient, as Zhou et al.'s program does; that trains on plain
                cross-entropy
 
-    Time and memory grow with the square of the batch: meant for images, not for pixels.
+    Time and memory grow with the square of the batch: it is meant for images, and refuses the pixels of large ones.
     """
 
     def __init__(
@@ -173,6 +176,11 @@ class KDEXE(BatchLevel, Regulariser):
         _, (probs, labels, counted) = self._all_rows(rows.probs, rows.labels, rows.kept)
         if len(probs) < 2:
             return 0 * probs.sum()
+        if len(probs) > MOST_ROWS:
+            raise InputError(
+                f"{self.name} compares every prediction of a batch with every other, so it takes at most "
+                f"{MOST_ROWS:,}; got {len(probs):,}. Pass a random part of them, or use soft-ece"
+            )
         bandwidth = self.bandwidth
         if isinstance(bandwidth, str):
             neighbours = probs.detach()[counted]

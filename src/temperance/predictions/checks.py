@@ -389,7 +389,7 @@ def only_one(known: Iterable[str], *names: str) -> str | None:
     """The spelling of a name that is known, if any; two known spellings are refused."""
     found = [name for name in names if name in known]
     if len(found) > 1:
-        raise InputError(f"there is both {found[0]} and {found[1]}; keep one")
+        raise InputError(f"there is both {found[0]} and {found[1]}; keep one, or name the one to read")
     return found[0] if found else None
 
 
@@ -423,7 +423,11 @@ def is_whole_number(text: str) -> bool:
 
 
 def excerpt(names: Iterable[str]) -> str:
-    """Names as a sentence lists them: a long list is cut short, and so is a long name, which a broken file can have."""
-    known = [name if len(name) <= 40 else f"{name[:40]}…" for name in names]
+    """Names as a sentence lists them: a long list is cut short, and so is a long name, which a broken file can have.
+
+    >>> excerpt(["", "cat", "dog"])
+    "'', cat, dog"
+    """
+    known = [f"{name[:40]}…" if len(name) > 40 else name or "''" for name in names]
     rest = f", … ({len(known)} in all)" if len(known) > MOST_NAMES else ""
     return ", ".join(known[:MOST_NAMES]) + rest if known else "nothing"

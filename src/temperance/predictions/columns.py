@@ -1,6 +1,8 @@
 """Tables (.parquet and .csv): which columns hold scores, labels, groups and weights, and which hold anything else."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,15 +187,35 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     elif {CONFIDENCE, CORRECT} <= set(known) and wanted.labels != "ignored":
         own, flag = (f". If these are a model's answers, {how}" for how in ("pass answers=True", "add --answers"))
         expected = f"expected a column of logits or probs for each class{', and label' * needed}"
+    elif wanted.multilabel:
+        own = '. Name yours by a pattern, columns={"probs": "p_*"' + ', "label": "y_*"' * needed + "}"
+        flag = ". Name yours by a pattern, --probs 'p_*'" + " --label 'y_*'" * needed
+        beside = ", and a column label_NAME beside it" * needed
+        expected = f"expected a column probs_NAME (or logits_NAME) for each label{beside}"
     else:
-        own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
-        flag = f". Name yours with --logits NAMES{' --label NAME' * needed}, or --probs for --logits"
+        stem = "" if wanted.one_score else _stem(known)
+        names, pattern = (f'"{stem}*"', f"'{stem}*'") if stem else ("NAMES", "NAMES")
+        unnamed = needed and not set(wanted.label_names) & set(known)
+        columns = f'{{"logits": {names}' + ', "label": NAME' * unnamed + "}"
+        own = f'. Name yours with columns={columns}, or "probs" for "logits"'
+        flag = f". Name yours with --logits {pattern}{' --label NAME' * unnamed}, or --probs for --logits"
         several = "the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
         one = "the column logits (or probs), the score of the positive class"
         expected = f"expected {several if wanted.positive is None else one}{', and label' * needed}"
     return InputError(
         f"{expected}; found {excerpt(known)}{_hint(known, wanted) or own}", flags={own: flag} | SEVERAL_LABELS
     )
+
+
+def _stem(known: list[str]) -> str:
+    """What most columns begin with, before a class: `p_` of p_cat, p_dog and id; empty if no two begin alike.
+
+    >>> _stem(["id", "p_cat", "p_dog", "label"]), _stem(["id", "class1", "class2"]), _stem(["cat", "dog", "label"])
+    ('p_', 'class', '')
+    """
+    found = Counter(start[0] for name in known if (start := re.match(r".+?([_\-. :]|(?=\d+$))", name)))
+    stem, times = max(found.items(), key=lambda each: each[1], default=("", 0))
+    return stem if times > 1 else ""
 
 
 def _hint(known: list[str], wanted: Wanted) -> str:
@@ -224,7 +246,7 @@ def _score_columns(known: list[str], wanted: Wanted) -> tuple[str, list[str]]:
         [name for name in known if name == what or name.startswith(f"{what}_")] for what in ("logits", "probs")
     )
     if logits and probs:
-        raise InputError(f"there is both {logits[0]} and {probs[0]}; keep logits or probs")
+        raise InputError(f"there is both {logits[0]} and {probs[0]}; keep logits or probs, or name those to read")
     return ("logits", logits) if logits else ("probs", probs)
 
 

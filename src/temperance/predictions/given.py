@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from temperance.arrays import ArrayLike
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, as_array
 from temperance.errors import InputError
 from temperance.predictions.checks import ColumnNames, Positive, Wanted, as_positive
 from temperance.predictions.core import Predictions
@@ -87,11 +89,20 @@ def as_predictions(
         from_logits=from_logits,
         positive=positive,
         normalise=normalise,
+        class_names=None if answers or positive is not None else _names_for(labels, given),
         ignore_index=ignore_index,
         weights=weights,
         answers=answers,
         multilabel=multilabel,
     )
+
+
+def _names_for(labels: ArrayLike, scores: object) -> list[str] | None:
+    """The names that labels of text are matched to, if the scores are a DataFrame: those of its columns."""
+    columns = getattr(scores, "columns", None) if hasattr(scores, "to_numpy") else None
+    if columns is None or not all(isinstance(name, str) for name in columns) or isinstance(labels, Tensor):
+        return None
+    return list(columns) if as_array(labels, "labels").dtype.kind == "U" else None
 
 
 def as_sides(

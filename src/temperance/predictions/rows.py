@@ -157,17 +157,14 @@ class Meaning:
             outside |= column.isnan()  # it is not in a class, which the check of probabilities would name
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
-            what = f"{self.name} of the positive class"
-            remedy = "If these are logits or decision-function scores, pass from_logits=True"
-            if self.wanted.answers:
-                what, remedy = self.name, "If these are percent, divide them by 100"
-            elif self.wanted.multilabel:
-                what = self.name
-                remedy = "If these are logits, pass from_logits=True; if they are percent, divide them by 100"
+            of_class = not self.wanted.answers and not self.wanted.multilabel
+            what = f"{self.name}{' of the positive class' * of_class}"
+            logits = f"logits{' or decision-function scores' * of_class}, pass from_logits=True; if they are "
+            remedy = f"If these are {'' if self.wanted.answers else logits}percent, divide them by 100"
             raise InputError(
                 f"{what} must lie between 0 and 1; row {first_row + row} has {float(column[row]):.6g}. {remedy}",
                 row=first_row + row,
-                flags={"pass from_logits=True": "store them under the name logits"},
+                flags={"pass from_logits=True": "store them under the name logits, or name them with --logits"},
             )
         return torch.stack([1 - column, column], dim=1)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PLAIN, GUIDE = "#b0b9c5", "#7d838c"
 OVER, UNDER = "#c8452f", "#2a6fbb"
 LONGEST = 24  # characters of a class name
-PALE = {OVER: "#ebbcb3", UNDER: "#b3cde8"}  # of a gap that could be chance
+PALE_OVER, PALE_UNDER = "#ebbcb3", "#b3cde8"  # of a gap that could be chance
 
 
 def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
@@ -48,8 +48,10 @@ def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
     shares = bars(found)
     ax.plot([0, 1], [0, 1], color=GUIDE, linewidth=1, linestyle="--", label="calibrated")
     _spans(ax, shares, [0.0] * len(shares), [bar.accuracy for bar in shares], PLAIN, "accuracy")
-    _gaps(ax, [bar for bar in shares if bar.over], OVER, "over-confident")
-    _gaps(ax, [bar for bar in shares if not bar.over], UNDER, "under-confident")
+    certain, chance = ([bar for bar in shares if bar.chance == is_chance] for is_chance in (False, True))
+    _gaps(ax, [bar for bar in certain if bar.over], OVER, "over-confident")
+    _gaps(ax, [bar for bar in certain if not bar.over], UNDER, "under-confident")
+    _gaps(ax, chance, [PALE_OVER if bar.over else PALE_UNDER for bar in chance], "pale: could be chance")
     above = [bar.high - bar.accuracy for bar in shares]
     ax.errorbar(
         [bar.confidence for bar in shares],
@@ -179,14 +181,13 @@ def _spans(
     ax.bar(middle, heights, widths, low, color=color, edgecolor=ax.get_facecolor(), linewidth=0.6, label=label)
 
 
-def _gaps(ax: Axes, shares: list[Bar], color: str, label: str) -> None:
-    """The part between accuracy and mean confidence, pale where it could be chance."""
+def _gaps(ax: Axes, shares: list[Bar], color: str | list[str], label: str) -> None:
+    """The part between accuracy and mean confidence."""
     if not shares:
         return
-    shares = sorted(shares, key=lambda bar: bar.chance)  # the legend takes its colour from the first
     accuracy, confidence = [bar.accuracy for bar in shares], [bar.confidence for bar in shares]
     low, high = list(map(min, accuracy, confidence)), list(map(max, accuracy, confidence))
-    _spans(ax, shares, low, high, [PALE[color] if bar.chance else color for bar in shares], label, GAP_WIDTH)
+    _spans(ax, shares, low, high, color, label, GAP_WIDTH)
 
 
 def _count_strip(ax: Axes, shares: list[Bar]) -> None:

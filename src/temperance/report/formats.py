@@ -10,6 +10,7 @@ from temperance.jobs.results import Row, shown
 from temperance.metrics import METRICS
 
 PERCENT = "\u00a0%"
+MOST_DIGITS = 4  # decimals; with more, a share would be too wide for its column
 
 
 def percent(value: float, digits: int = 2) -> str:
@@ -28,8 +29,12 @@ def percent_range(low: float, high: float, digits: int) -> str:
 
 
 def digits_for(largest: float) -> int:
-    """The decimals that shares of up to `largest` need in percent: two, or more if all are small."""
-    return max(2, 2 - math.floor(math.log10(100 * largest))) if largest else 2
+    """The decimals that shares of up to `largest` need in percent: two, or more if all are small, up to `MOST_DIGITS`.
+
+    >>> digits_for(0.3), digits_for(0.0004), digits_for(1e-9)
+    (2, 4, 4)
+    """
+    return min(max(2, 2 - math.floor(math.log10(100 * largest))), MOST_DIGITS) if largest else 2
 
 
 def points(change: float, digits: int = 2) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 
 from temperance.errors import InputError
-from temperance.losses import LOSSES, Loss, make_loss
-from temperance.registry import as_entry, parse_entry
+from temperance.losses import Loss, make_loss
+from temperance.losses.base import with_samples
 
 
 def as_loss(loss: Loss | str, n_samples: int) -> Loss:
@@ -21,16 +21,7 @@ def as_loss(loss: Loss | str, n_samples: int) -> Loss:
     """
     if not isinstance(loss, Loss | str):
         raise InputError(f"loss must be a loss of temperance or the name of one, such as 'cross-entropy'; got {loss!r}")
-    found = copy.deepcopy(loss) if isinstance(loss, Loss) else make_loss(_with_samples(loss, n_samples))
+    found = copy.deepcopy(loss) if isinstance(loss, Loss) else make_loss(with_samples(loss, n_samples))
     if found.reduction == "none":
         raise InputError(f"the loss must return one number to train with; use {found.name}(reduction='mean')")
     return found
-
-
-def _with_samples(text: str, n_samples: int) -> str:
-    name, settings = parse_entry(text)
-    if LOSSES[name].needs_indices:
-        settings.setdefault("n_samples", n_samples)
-    if isinstance(settings.get("base"), str):
-        settings["base"] = _with_samples(settings["base"], n_samples)
-    return as_entry(name, settings)

@@ -44,6 +44,7 @@ from temperance.report.words import OF_LABELS, Words, words_of
 
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
 TOGETHER = "The labels of a sample go together, which these intervals do not know: they may be too narrow."
+IF_ABSTAINING = "If the model may abstain, what error remains?"
 RISK_KEYS = (
     (stroke("best"), "if every error were among the least confident"),
     (stroke("guide"), "if confidence said nothing"),
@@ -122,10 +123,6 @@ def reliability_section(evaluation: Evaluation) -> Markup:
 def reliability_explained(bins: Bins, words: Words) -> Markup:
     """How to read a reliability diagram."""
     merged = merged_bins(bins)
-    of_intervals = [
-        ("chance", "pale: the gap could be chance"),
-        ("whisker", f"exact 95\u00a0% interval of the {words.happened} (Clopper–Pearson)"),
-    ]
     joined = f" A bar stands for {merged:,} of the {len(bins.count):,} bins." if merged > 1 else ""
     return join(
         [
@@ -134,16 +131,25 @@ def reliability_explained(bins: Bins, words: Words) -> Markup:
                 f"A grey bar shows how often {words.explained}, the coloured part the gap to the mean {words.said}. If "
                 f"the {words.said} meant what it says, every dot would lie on the dashed line.{joined}",
             ),
-            legend(
-                ("bar", f"{words.happened} in the bin"),
-                ("over", words.over),
-                ("under", words.under),
-                *([] if bins.is_weighted else of_intervals),
-                (stroke("guide"), "perfect calibration"),
-            ),
+            reliability_legend(bins, words),
             tag("p", TOGETHER) if words is OF_LABELS and not bins.is_weighted else Markup(),
             tag("p", f"The strip below counts the {words.rows}. A gap in a bin with many {words.row}s weighs more."),
         ]
+    )
+
+
+def reliability_legend(bins: Bins, words: Words) -> Markup:
+    """The colours and lines of a reliability diagram."""
+    of_intervals = [
+        ("chance", "pale: the gap could be chance"),
+        ("whisker", f"exact 95\u00a0% interval of the {words.happened} (Clopper–Pearson)"),
+    ]
+    return legend(
+        ("bar", f"{words.happened} in the bin"),
+        ("over", words.over),
+        ("under", words.under),
+        *([] if bins.is_weighted else of_intervals),
+        (stroke("guide"), "perfect calibration"),
     )
 
 
@@ -180,6 +186,8 @@ def histogram_section(evaluation: Evaluation) -> Markup:
 
 def risk_coverage_section(evaluation: Evaluation) -> Markup:
     curve = evaluation.risk_coverage
+    if not float(curve.risk[-1]):
+        return section(IF_ABSTAINING, f"None: every {'answer' if evaluation.answers else 'prediction'} is right.")
     # A threshold cannot tell equal confidences apart, so all of them are answered.
     thresholds = sorted({float(curve.threshold[m - 1]) for m in answered(curve)})
     rows = [
@@ -187,7 +195,7 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
         for least in thresholds
     ]
     return section(
-        "If the model may abstain, what error remains?",
+        IF_ABSTAINING,
         split(
             charts.risk_coverage(curve),
             ANSWERED,
@@ -321,7 +329,7 @@ def risk_coverage_pair(before: Evaluation, after: Evaluation, method: str, remar
         risks = (float(old.risk[fewest(old, share) - 1]), float(new.risk[m - 1]))
         rows.append((percent(share, 0), *map(percent, risks)))
     return section(
-        "If the model may abstain, what error remains?",
+        IF_ABSTAINING,
         split(
             charts.risk_coverage(new, old),
             f"{ANSWERED} {remark}",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Row
-from temperance.jobs.several import Comparisons, Evaluations, SeveralSets, first_sentence
+from temperance.jobs.several import Comparisons, Evaluations, SeveralSets, gist
 from temperance.jobs.standings import FEWEST_SETS, Standing
 from temperance.markup import Markup, join, tag
 from temperance.metrics.significance import Interval
@@ -18,7 +18,6 @@ from temperance.report.page import (
     SHOWN_ROWS,
     answer,
     heading,
-    legend,
     moved,
     noted,
     page,
@@ -27,7 +26,7 @@ from temperance.report.page import (
     split,
     table,
 )
-from temperance.report.pages.evaluation import provenance_section
+from temperance.report.pages.evaluation import provenance_section, reliability_legend
 from temperance.report.svg import charts
 from temperance.report.svg.standings import standings_chart
 from temperance.report.words import words_of
@@ -98,11 +97,11 @@ def reliabilities_section(found: Evaluations) -> Markup:
     most = max(bar.count for each in found.each.values() for bar in bars(each.reliability))
     figures = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
-        caption = join([tag("b", name), tag("small", first_sentence(each.verdict))])
+        caption = join([tag("b", name), tag("small", gist(each))])
         figures.append((caption, charts.reliability(each.reliability, most, words=words_of(each))))
-    words = words_of(next(iter(found.each.values())))
-    keys = [("bar", f"{words.happened} in the bin"), ("over", words.over), ("under", words.under)]
-    return section(words.question, legend(*keys), pair(*figures))
+    first = next(iter(found.each.values()))
+    words = words_of(first)
+    return section(words.question, reliability_legend(first.reliability, words), pair(*figures))
 
 
 # ---------------------------------------------------------------------------------------------------------- comparisons

@@ -24,8 +24,8 @@ from temperance.report.svg.drawing import (
     Point,
     RootScale,
     Scale,
-    decades,
     label,
+    log_ticks,
     number_text,
     picture,
     root_ticks,
@@ -179,12 +179,12 @@ def error_distribution(errors: Tensor) -> Markup:
     low, high = (0.5 * smallest, 1.3 * largest) if largest else (1e-4, 1e-2)
     x = LogScale(low, high, LEFT, RIGHT)
     edges = torch.logspace(math.log10(low), math.log10(high), 37, dtype=torch.float64)
-    ticks = decades(low, high)
+    ticks = log_ticks(low, high)
     described = f"Distribution of the calibration errors of {len(errors):,} classes; the largest is "
     described += percent(largest, digits_for(largest))
 
     def text(tick: float) -> str:
-        return percent(tick, max(0, -round(math.log10(100 * tick))))
+        return percent(tick, max(0, -math.floor(math.log10(100 * tick) + 1e-9)))
 
     return _class_histogram(x, errors, edges, described, "error of the class", ticks, text)
 

@@ -180,11 +180,15 @@ def root_ticks(scale: RootScale, room: float = 18.0, least: float = 0.0) -> list
     return [0.0, *reversed(chosen)]
 
 
-def decades(low: float, high: float) -> list[float]:
-    """The powers of ten from `low` to `high`.
+def log_ticks(low: float, high: float) -> list[float]:
+    """The powers of ten from `low` to `high`; where there are fewer than two, also twice and five times as much.
 
-    >>> decades(0.02, 30)
-    [0.1, 1.0, 10.0]
+    >>> log_ticks(0.02, 30), log_ticks(0.015, 0.3)
+    ([0.1, 1.0, 10.0], [0.02, 0.05, 0.1, 0.2])
     """
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    return [float(f"1e{power}") for power in range(first, last + 1)]
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for leading in ((1,), (1, 2, 5)):
+        found = [tick for power in powers for tick in (float(f"{n}e{power}") for n in leading) if low <= tick <= high]
+        if len(found) > 1:
+            break
+    return found
