@@ -13,6 +13,7 @@ from temperance.jobs import advice
 from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import Method, Outcome
+from temperance.metrics.evidence import Evidence
 from temperance.metrics.gain import Gains
 from temperance.metrics.significance import Draws, Interval
 from temperance.predictions import Predictions
@@ -246,7 +247,9 @@ def made_up(
     gains = Gains(1 - nll + spread - spread.mean(), -bound, bound)
     fitted = Temperature()
     fitted._keep("numbers", torch.zeros(parameters))
-    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains, 0.125, round((1 - accuracy) * N))
+    wrong = round((1 - accuracy) * N)
+    evidence = Evidence.counted(N - wrong, N)
+    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains, 0.125, wrong, evidence)
 
 
 NONE = made_up("identity", 1.0)

@@ -10,7 +10,7 @@ from temperance.jobs.results import Row
 from temperance.jobs.statistics import Statistics
 from temperance.jobs.verdict import Findings, about_groups
 from temperance.metrics import METRICS
-from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
+from temperance.metrics.evidence import ENOUGH
 from temperance.metrics.statistic import RankedSamples
 from temperance.metrics.tally import MOST_BINS
 from temperance.predictions.checks import excerpt
@@ -27,7 +27,7 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     row_name = "label" if measuring.multilabel else measuring.row_name
     said = [found.floored.note(nll, n, row_name)] if found.floored.n and nll is not None else []
-    missing = not_enough(found.right(None), n)
+    missing = found.groups[None].evidence.missing
     if measuring.multilabel:
         return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
     if not measuring.has_weights:
@@ -57,14 +57,14 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
         for names, word in ((never, "never"), (always, "always"))
         if names
     ]
-    few = sum(not enough_of_both(found.right(name), found.groups[name].n) for name in shares)
+    few = sum(not found.groups[name].evidence.enough for name in shares)
     if few:
         said.append(
             f"{few:,} of {len(shares):,} labels {'applies' if few == 1 else 'apply'} to fewer than {ENOUGH} samples, "
             f"or to all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration "
             "error of so few can be high by chance alone."
         )
-    if intervals and not enough_of_both(found.right(None), found.n):
+    if intervals and not found.groups[None].evidence.enough:
         said.append(
             f"There are no intervals: they need {ENOUGH} pairs of sample and label in which the label applies, and "
             f"{ENOUGH} in which it does not."
@@ -93,13 +93,14 @@ def _groups_off(found: Statistics) -> str:
 
 def _small_groups(found: Statistics) -> str:
     """Which groups have no intervals, so that none is called worse than another by chance."""
-    groups = {name: group.n for name, group in found.groups.items() if name is not None}
-    few = sum(not enough_of_both(found.right(name), n) for name, n in groups.items())
+    groups = [group for name, group in found.groups.items() if name is not None]
+    few = sum(not group.evidence.enough for group in groups)
     if not few:
         return ""
+    weight = " of equal weight" * found.measuring.has_weights
     return (
         f"{few:,} of {len(groups):,} groups {'has' if few == 1 else 'have'} no intervals, which need {ENOUGH} right "
-        f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
+        f"and {ENOUGH} wrong predictions{weight}. With fewer, a calibration error can be high by chance alone."
     )
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import plural
-from temperance.metrics.significance import ENOUGH, enough_of_both
+from temperance.metrics.evidence import ENOUGH, Evidence
 from temperance.metrics.tally import (
     Tally,
     accuracy_bounds,
@@ -177,7 +177,7 @@ class Findings:
     @property
     def enough_of_both(self) -> bool:
         """Are there enough right and wrong predictions to compare calibrators?"""
-        return enough_of_both(float(self.by_confidence.hits.sum()), self.n)
+        return Evidence.counted(float(self.by_confidence.hits.sum()), self.n).enough
 
     @property
     def needed(self) -> int:
