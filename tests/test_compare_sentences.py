@@ -51,6 +51,18 @@ def test_over_and_under_confident(sharpness: float) -> None:
     assert "chance" not in nll
 
 
+def test_a_gain_that_may_be_luck_is_said_to_be_smaller_on_new_data(base: Comparison) -> None:
+    sentence = "On new data the gain may be smaller: the method was chosen because it looks good on these samples."
+    several = [made_up("temperature", 0.9, noise=noise) for noise in (0.001, 0.015, 0.035)]
+    assert [outcome.minus(NONE, "nll").high < -0.05 for outcome in several] == [True, True, False]
+    for outcome, said in zip(several, (False, False, True), strict=True):
+        found = judged(base, outcome, NONE)
+        assert found.recommends and (sentence in found.verdict) == said
+    few = made_up("temperature", 0.9, accuracy=0.99)  # ten mistakes, so resampling cannot tell
+    assert sentence in judged(base, few, made_up("identity", 1.0, accuracy=0.99)).verdict
+    assert sentence not in judged(base, NONE, made_up("temperature", 1.1)).verdict
+
+
 def test_one_method_needs_no_correction() -> None:
     assert "than no calibration (p ≤ 0.001). The" in compared(predictions(2000, 3.0), ["temperature"]).verdict
 
