@@ -176,13 +176,15 @@ class Evaluation(Results):
             has_intervals = any(not math.isnan(row.low) for row in self.rows)
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
         if self.label_tally is not None:
-            return verdict_of_labels(self.label_tally, self.class_names, self.n_counted, calibrated=self.calibrated)
+            how: dict[str, Any] = {"calibrated": self.calibrated, "rounding": self._measuring.rounding}
+            return verdict_of_labels(self.label_tally, self.class_names, self.n_counted, **how)
         return verdict(
             *self.tallies,
             self.class_names,
             f"{self.row_name}s",
             calibrated=self.calibrated,
             unrelated=self.unrelated,
+            rounding=self._measuring.rounding,
         )
 
     def to_json(self, **extra: Any) -> str:

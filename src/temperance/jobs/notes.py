@@ -87,8 +87,9 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
 def _groups_off(found: Statistics) -> str:
     """Which groups are over- or under-confident."""
     tallies = {name: each.tally for name, each in found.groups.items() if each.tally is not None}
-    calibrated = found.measuring.made_by is not None
-    return about_groups([group_name(name) for name in tallies], list(tallies.values()), calibrated=calibrated)
+    calibrated, rounding = found.measuring.made_by is not None, found.measuring.rounding
+    names = [group_name(name) for name in tallies]
+    return about_groups(names, list(tallies.values()), calibrated=calibrated, rounding=rounding)
 
 
 def _small_groups(found: Statistics) -> str:
@@ -107,7 +108,8 @@ def _small_groups(found: Statistics) -> str:
 def _other_classes(found: Statistics, rows: Sequence[Row]) -> str:
     """What the verdict does not see: probabilities that are off although those of predicted classes are not."""
     row = next((row for row in rows if row.metric == "classwise-ece"), None)
-    if row is None or not row.low > 0 or found.measuring.k == 2 or Findings.of(*found.tallies).anything:
+    findings = Findings.of(*found.tallies, found.measuring.rounding)
+    if row is None or not row.low > 0 or found.measuring.k == 2 or findings.anything:
         return ""
     return (
         "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "

@@ -18,6 +18,7 @@ from temperance.metrics.evidence import Evidence
 from temperance.metrics.gather import KEPT_BYTES, ROW_BYTES, Parts, Request, statistic_key
 from temperance.metrics.statistic import RankedSamples, Running, Samples, in_bytes
 from temperance.metrics.tally import Tally
+from temperance.predictions.rounding import half_unit
 from temperance.registry import plain_name
 
 # What a reader should know where rows are pixels.
@@ -75,6 +76,11 @@ class Measuring:
     def made_by(self) -> str | None:
         """The calibrator whose probabilities are measured: applied here, or before the predictions were read."""
         return self.method if self.params else self.calibrated_by
+
+    @property
+    def rounding(self) -> float:
+        """By how much each confidence may be off because it was rounded; those of a calibrator were not."""
+        return 0.0 if self.decimals is None or self.params else half_unit(self.decimals)
 
     @property
     def notes(self) -> tuple[str, ...]:
