@@ -31,6 +31,8 @@ class Evidence(Additive):
     @classmethod
     def of(cls, correct: Tensor, weights: Tensor | None = None) -> Self:
         """The evidence of predictions."""
+        if weights is None:
+            return cls.counted(int(correct.sum()), len(correct))
         return cls.of_each(correct, weights, torch.zeros_like(correct, dtype=torch.int64), 1).of_entry(0)
 
     @classmethod
