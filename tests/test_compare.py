@@ -25,6 +25,7 @@ from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import MEASURED, Method, Outcome
 from temperance.jobs.sides import fit_and_test, read_for_fitting
 from temperance.metrics import METRICS
+from temperance.metrics.evidence import Evidence
 from temperance.predictions import Predictions, read_predictions, write_predictions
 
 
@@ -316,7 +317,8 @@ def test_json_and_csv(found: Comparison) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_the_table_fits_the_terminal(found: Comparison, width: int) -> None:
-    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {}, None, float("nan"), 0)
+    why, nothing = "what [/failed] [red]so[/red]", Evidence.counted(0, 0)
+    failed = Outcome(Method("odd", {}), None, why, 0.1, {}, {}, None, float("nan"), 0, nothing)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(dataclasses.replace(found, outcomes=(*found.outcomes, failed)))
     text = console.export_text()

@@ -13,6 +13,7 @@ from temperance.jobs import advice
 from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import Method, Outcome
+from temperance.metrics.evidence import Evidence
 from temperance.metrics.gain import Gains
 from temperance.metrics.significance import Draws, Interval
 from temperance.predictions import Predictions
@@ -48,6 +49,18 @@ def test_over_and_under_confident(sharpness: float) -> None:
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
     assert "chance" not in nll
+
+
+def test_a_gain_that_may_be_luck_is_said_to_be_smaller_on_new_data(base: Comparison) -> None:
+    sentence = "On new data the gain may be smaller: the method was chosen because it looks good on these samples."
+    several = [made_up("temperature", 0.9, noise=noise) for noise in (0.001, 0.015, 0.035)]
+    assert [outcome.minus(NONE, "nll").high < -0.05 for outcome in several] == [True, True, False]
+    for outcome, said in zip(several, (False, False, True), strict=True):
+        found = judged(base, outcome, NONE)
+        assert found.recommends and (sentence in found.verdict) == said
+    few = made_up("temperature", 0.9, accuracy=0.99)  # ten mistakes, so resampling cannot tell
+    assert sentence in judged(base, few, made_up("identity", 1.0, accuracy=0.99)).verdict
+    assert sentence not in judged(base, NONE, made_up("temperature", 1.1)).verdict
 
 
 def test_one_method_needs_no_correction() -> None:
@@ -246,7 +259,9 @@ def made_up(
     gains = Gains(1 - nll + spread - spread.mean(), -bound, bound)
     fitted = Temperature()
     fitted._keep("numbers", torch.zeros(parameters))
-    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains, 0.125, round((1 - accuracy) * N))
+    wrong = round((1 - accuracy) * N)
+    evidence = Evidence.counted(N - wrong, N)
+    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains, 0.125, wrong, evidence)
 
 
 NONE = made_up("identity", 1.0)

@@ -1,5 +1,6 @@
 """Decisions with costs: the cheapest is taken, what it costs is counted right, and no saving is claimed by chance."""
 
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,38 @@ def test_what_is_said_of_a_saving() -> None:
         f"decided differently. The best single decision for all samples, act, costs {found.constant.cost:.2f}. Act if "
         "the calibrated probability of class 1 is above 9.09 %, else do not act."
     )
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("false_alarm", "miss", "abstain"),
+    [
+        (1, 2, None),
+        (1, 5, None),
+        (1, 6, None),
+        (6, 1, None),
+        (1, 2000, None),
+        (1, 6, 0.7),
+        (1e-9, 1, None),
+        (1, 1e-9, None),
+    ],
+)
+def test_the_thresholds_in_words_give_the_decisions(
+    false_alarm: float, miss: float, abstain: float | None, kind: type
+) -> None:
+    """Probabilities of three digits lie exactly at a threshold that is rounded to three: 0.167 is above 1 / 6."""
+    scores = np.array([*range(1001), *[1 / 6, 999.9999], *np.linspace(0, 3, 300)], kind) / kind(1000)
+    labels = np.arange(len(scores)) % 2
+    costs: dict[str, Any] = {"false_alarm": false_alarm, "miss": miss, "abstain": abstain}
+    found = decide(scores, labels, positive=1, **costs, method="temperature")
+    told = [Decimal(text) / 100 for text in re.findall(r"above ([\d.]+) %", found.verdict)]
+    assert len(told) == len(found.thresholds) == (1 if abstain is None else 2)
+    exact = [Decimal(str(score)) for score in scores]  # as a file has them
+    steps = [sum(score > threshold for threshold in told) for score in exact]
+    names = [found.costs.decisions[part.decision] for part in found.costs.rule]
+    shares = dict(zip(found.costs.decisions, found.given.shares, strict=True))
+    for i, name in enumerate(names):
+        assert shares[name] == pytest.approx(steps.count(i) / len(steps), abs=1e-12)
 
 
 def test_what_is_said_otherwise() -> None:

@@ -113,13 +113,19 @@ def test_intervals_need_mistakes(wrong: int, said: str) -> None:
         assert math.isnan(interval(METRICS["nll"], probs, truth, n_resamples=20).low) == bool(said)
 
 
-def test_intervals_need_mistakes_whatever_these_weigh_and_whatever_is_measured() -> None:
+def test_intervals_need_mistakes_that_weigh_as_much_as_others() -> None:
     probs, labels = confident(600, 0.1)
     right = (labels == 0).numpy()
-    few = evaluate(probs, labels, weights=np.where(right, 0.01, 1.5) * (right | (np.cumsum(~right) <= 4)), bootstrap=20)
-    assert "There are no intervals: they need 20 right and 20 wrong predictions, and 4 are wrong." in few.notes
-    light = evaluate(probs, labels, weights=np.where(right, 1.5, 0.01), bootstrap=20)
-    assert not any("intervals" in note for note in light.notes) and not math.isnan(light.row("ece").low)
+    few = evaluate(probs, labels, weights=3.0 * (right | (np.cumsum(~right) <= 4)), bootstrap=20)
+    needed = "There are no intervals: they need 20 right and 20 wrong predictions"
+    assert f"{needed} of equal weight, and by their weights the wrong ones are worth 4." in few.notes
+    # Light mistakes do not show how often heavy predictions are wrong, and the other way round.
+    for weights, what in ((np.where(right, 1.5, 0.01), "wrong"), (np.where(right, 0.01, 1.5), "right")):
+        uneven = evaluate(probs, labels, weights=weights, bootstrap=20)
+        assert any(note.startswith(needed) and f"the {what} ones are worth" in note for note in uneven.notes)
+        assert math.isnan(uneven.row("ece").low)
+    alike = evaluate(probs, labels, weights=1.5 + (np.arange(600) % 2), bootstrap=20)
+    assert not any("intervals" in note for note in alike.notes) and not math.isnan(alike.row("ece").low)
     data = Predictions.of(probs, labels, groups=np.where(right & (np.arange(600) % 2 == 0), "all right", "others"))
     found = evaluate(data, by_group=True, bootstrap=20, metrics=["ece"])
     assert [math.isnan(found.row("ece", group=name).low) for name in ("all right", "others")] == [True, False]

@@ -249,6 +249,53 @@ def test_a_calibrator_is_not_misled_by_rounding(decimals: int) -> None:
     assert best == pytest.approx(expected, abs=0.03)
 
 
+def test_zeros_and_ones_do_not_show_how_they_were_rounded() -> None:
+    """A certain model is not made unsure, as if 1.000 stood for anything from 0.95 on."""
+    probs = np.eye(4)[np.arange(400) % 4]
+    labels = np.where(np.arange(400) < 2, 3, np.arange(400) % 4)
+    found = evaluate(probs, labels, normalise=True, bootstrap=0, metrics=["confidence-gap"])
+    assert found.row("confidence-gap").value == pytest.approx(2 / 400, abs=1e-6)
+    assert found.verdict.startswith("Over-confident")
+    fine = np.concatenate([probs, [[0.001, 0.999, 0, 0]]])
+    data = Predictions.of(fine, np.append(labels, 1)).normalised()
+    assert data.decimals == 3 and Predictions.of(probs, labels).normalised().decimals == 6
+
+
+def sure_of_ten(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of a calibrated model that is nearly always sure, and labels."""
+    rng = np.random.default_rng(seed)
+    wrong = 10 ** rng.uniform(-5, -1, n)
+    others = rng.dirichlet(np.ones(9), n) * wrong[:, None]
+    probs = rng.permuted(np.column_stack([1 - wrong, others]), axis=1)
+    return probs, (probs.cumsum(1) < rng.random((n, 1))).sum(1)
+
+
+def test_what_rounding_explains_is_no_miscalibration() -> None:
+    """Of two decimals 1.00 stands for anything from 0.995 on, so an error of half a point is none."""
+    probs, labels = sure_of_ten(40_000, 0)
+    names = np.where(np.arange(40_000) % 2, "odd", "even")
+    rounded = Predictions.of(probs.round(2), labels, groups=names).normalised()
+    found = evaluate(rounded, by_group=True, bootstrap=0)
+    assert found.verdict.startswith("No miscalibration found in 40,000 samples.")
+    assert "Chance and rounding give up to 0.6 %" in found.verdict
+    assert any(note.startswith("None of 2 groups is over- or under-confident") for note in found.notes)
+    # Without rounding such an error is one, and one that rounding does not explain is found.
+    shown = torch.cat([chunk.scores for chunk in rounded.chunks()])
+    assert evaluate(shown, labels, bootstrap=0).verdict.startswith("Under-confident")
+    labels[::100] = (labels[::100] + 1) % 10
+    wrong = evaluate(probs.round(2), labels, normalise=True, bootstrap=0)
+    assert wrong.verdict.startswith("Over-confident")
+
+
+def test_what_rounding_explains_is_no_miscalibration_of_labels() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(0, 0.002, (40_000, 2))
+    scores[::100] = 0.37
+    labels = (rng.random((40_000, 2)) < scores).astype(int)
+    found = evaluate(scores.round(2), labels, multilabel=True, normalise=True, bootstrap=0)
+    assert found.verdict.startswith("No miscalibration found")
+
+
 def test_exact_zeros_are_noted_too() -> None:
     probs = [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5], [0.5, 0.5]]
     (note,) = evaluate(probs, [0, 0, 1, 0], bootstrap=0).notes

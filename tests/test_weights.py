@@ -169,6 +169,28 @@ def test_samples_without_weight_are_counted_nowhere(tmp_path: Path) -> None:
     assert said.out.startswith(f"fitted temperature on {N - 50} samples with weights above 0; saved in ")
 
 
+def test_a_few_heavy_mistakes_are_too_few_for_an_interval() -> None:
+    """Half of the samples, a group, have two mistakes that weigh more than all others."""
+    probs = torch.tensor([[0.9, 0.1]], dtype=torch.float64).repeat(1000, 1)
+    wrong, weights = torch.arange(1000) % 500 < 40, np.ones(1000)
+    names = np.where(np.arange(1000) < 500, "uneven", "even")
+    even = Predictions.of(probs, wrong.long(), groups=names, weights=weights)
+    assert not any("interval" in note for note in evaluate(even, by_group=True, bootstrap=20).notes)
+    weights[:2] = 100
+    data = Predictions.of(probs, wrong.long(), groups=names, weights=weights)
+    found = evaluate(data, by_group=True, metrics=["nll"], bootstrap=20)
+    assert [(row.group, math.isnan(row.low)) for row in found.rows] == [("", True), ("even", False), ("uneven", True)]
+    assert "the wrong ones are worth 3" in found.notes[0]
+    labels = np.stack([wrong.long()[:500], wrong.long()[500:]], 1)
+    several = evaluate(
+        probs[:500, :1].repeat(1, 2), labels, multilabel=True, weights=weights[:500], by_group=True, bootstrap=20
+    )
+    assert all(math.isnan(row.low) for row in several.rows)
+    compared = compare(even, test=data, methods=["temperature"], bootstrap=20)
+    assert all(math.isnan(row.low) for row in compared.rows) and not compared.tells_apart
+    assert any("methods cannot be told apart: both need 20 right" in note for note in compared.notes)
+
+
 def test_equal_weights_make_the_same_comparison() -> None:
     found, plain = compared(torch.full((N,), 0.7), slice(None)), compared(None, slice(None))
     assert found.verdict == plain.verdict and found.chance == pytest.approx(plain.chance)

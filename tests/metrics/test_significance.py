@@ -21,9 +21,9 @@ from temperance.metrics import (
 )
 from temperance.metrics.batch import batches
 from temperance.metrics.bins import Bins
+from temperance.metrics.evidence import ENOUGH
 from temperance.metrics.gather import N_PARTS
 from temperance.metrics.significance import (
-    ENOUGH,
     LINEAR_ROWS,
     POWERS,
     Draws,

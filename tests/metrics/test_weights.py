@@ -181,6 +181,21 @@ def test_intervals_of_shares_are_about_as_wide_as_those_of_their_effective_numbe
     assert (found.high - found.low) / (alone.high - alone.low) == pytest.approx(1, abs=0.2)
 
 
+@pytest.mark.parametrize(("heavy", "equal"), [(1.0, True), (7.0, True), (100.0, False)])
+def test_a_few_heavy_mistakes_are_too_few_for_an_interval(heavy: float, equal: bool) -> None:
+    """Most of the weight of 40 mistakes is that of two, so resampling learns as much of mistakes as from two."""
+    probs = torch.tensor([[0.9, 0.1]], dtype=torch.float64).repeat(1000, 1)
+    wrong = torch.arange(1000) < 40
+    weights = torch.ones(1000, dtype=torch.float64)
+    weights[: 1000 if equal else 2] = heavy
+    other = (2 * probs.log()).softmax(1)
+    for labels in (wrong.long(), (~wrong).long()):
+        found = interval(METRICS["nll"], probs, labels, weights=weights)
+        assert math.isnan(found.low) == (not equal)
+        by = difference(METRICS["nll"], probs, other, labels, weights=weights)
+        assert math.isnan(by.low) == (by.p_value == 1) == (not equal)
+
+
 def test_differences_of_weighted_predictions() -> None:
     probs, labels, weights = weighted(300, 3, 11)
     other = (2 * probs.log()).softmax(1)

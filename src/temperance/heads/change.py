@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from temperance.jobs.outcomes import LEVEL, MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
+from temperance.metrics.evidence import ENOUGH
 from temperance.metrics.gain import holm
-from temperance.metrics.significance import ENOUGH, Difference, difference
+from temperance.metrics.significance import Difference, difference
 from temperance.predictions import Predictions
 from temperance.showing import listed
 

@@ -107,7 +107,13 @@ def verdict(found: Comparison) -> str:
     p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
     corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
     head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
-    rest = [_change(found, best), *_price(found), *_passed_over(found, lower), *_alternatives(found)]
+    rest = [
+        _change(found, best),
+        *_flattered(found),
+        *_price(found),
+        *_passed_over(found, lower),
+        *_alternatives(found),
+    ]
     return " ".join([head, *_harm(found, best, "it"), *rest])
 
 
@@ -146,6 +152,14 @@ def _refused(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         return []
     advised = f"Compare other methods, or fit {refused.label} by itself if only NLL counts."
     return [f"With {refused.label}, {_change(found, refused)}", advised]
+
+
+def _flattered(found: Comparison) -> list[str]:
+    """Whether much of the gain may be luck: the method was chosen because it looks good on these samples."""
+    by = found.recommended.minus(found.baseline, "nll")
+    if by.high < by.value / 2:
+        return []
+    return ["On new data the gain may be smaller: the method was chosen because it looks good on these samples."]
 
 
 def _price(found: Comparison) -> list[str]:

@@ -12,7 +12,7 @@ from temperance.jobs.labels import CERTAIN, ENOUGH_LABELS, LabelCounts, one_clas
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.statistics import OF_PIXELS
 from temperance.jobs.verdict import as_class
-from temperance.metrics.significance import ENOUGH, not_enough
+from temperance.metrics.evidence import ENOUGH
 from temperance.metrics.tally import Tally, tallied
 from temperance.showing import percents
 
@@ -80,8 +80,7 @@ def _slow(found: Comparison) -> str:
 
 def _untold(found: Comparison) -> str:
     """A sentence about right or wrong predictions that are too few to tell methods apart."""
-    n = found.baseline.n
-    missing = not_enough(n - found.baseline.mistakes, n)
+    missing = found.baseline.evidence.missing
     if not found.any_fitted or found.tells_apart or not missing:
         return ""
     if found.test.multilabel:

@@ -22,7 +22,7 @@ from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
 from temperance.jobs.measuring import refuse_calibrated
 from temperance.jobs.outcomes import LEVEL, SIGNIFICANT
-from temperance.jobs.policies import DecisionCurve, Policy, Saving, decision_curve, measured, saved
+from temperance.jobs.policies import DecisionCurve, Policy, Saving, decision_curve, measured, saved, thresholds_told
 from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.sides import own_parts
 from temperance.jobs.spending import capital
@@ -61,6 +61,7 @@ class Decisions(Tabular):
     saving         what calibration saves: `given` minus `calibrated`
     helps          what `given` and `calibrated` save over `constant`
     curve          for two classes, what other thresholds would bring
+    thresholds     for two classes, where the decision changes, with enough digits to decide these samples alike
     how            how the probabilities were calibrated, in words
     """
 
@@ -72,6 +73,7 @@ class Decisions(Tabular):
     saving: Saving | None
     helps: tuple[Saving, ...]
     curve: DecisionCurve | None
+    thresholds: tuple[str, ...]
     how: str
     answers: bool
     source: str
@@ -365,6 +367,7 @@ def _decided(
         saving=saving,
         helps=tuple(helps),
         curve=decision_curve(probs, labels, costs) if data.k == 2 else None,
+        thresholds=thresholds_told(costs, probs.values()),
         how=after.how if after else "",
         answers=data.answers,
         source=data.source,

@@ -34,7 +34,7 @@ from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import FEWEST_RESAMPLES, bounded, can_be_bounded, enough_of_both, resample
+from temperance.metrics.significance import FEWEST_RESAMPLES, bounded, can_be_bounded, resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import Tally
 from temperance.predictions import Predictions
@@ -176,13 +176,15 @@ class Evaluation(Results):
             has_intervals = any(not math.isnan(row.low) for row in self.rows)
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
         if self.label_tally is not None:
-            return verdict_of_labels(self.label_tally, self.class_names, self.n_counted, calibrated=self.calibrated)
+            how: dict[str, Any] = {"calibrated": self.calibrated, "rounding": self._measuring.rounding}
+            return verdict_of_labels(self.label_tally, self.class_names, self.n_counted, **how)
         return verdict(
             *self.tallies,
             self.class_names,
             f"{self.row_name}s",
             calibrated=self.calibrated,
             unrelated=self.unrelated,
+            rounding=self._measuring.rounding,
         )
 
     def to_json(self, **extra: Any) -> str:
@@ -337,7 +339,7 @@ def evaluation(
     what = "labels" if measuring.multilabel else "groups"
     fewer = f"With {n_groups:,} {what}, the intervals of each rest on {of_group} resamples instead of {bootstrap:,}."
     for name, group in shown_groups.items():
-        enough = enough_of_both(found.right(name), group.n)
+        enough = group.evidence.enough
         resamples = (bootstrap if name is None else of_group) if enough else 0
         gap = None
         if len(requests) > len(measuring.metrics):

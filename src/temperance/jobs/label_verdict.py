@@ -16,12 +16,16 @@ from temperance.metrics.tally import Tally, significant
 from temperance.showing import percents
 
 
-def verdict_of_labels(tally: Tally, names: Sequence[str], n_samples: int, *, calibrated: bool = False) -> str:
+def verdict_of_labels(
+    tally: Tally, names: Sequence[str], n_samples: int, *, calibrated: bool = False, rounding: float = 0.0
+) -> str:
     """One paragraph: too high or too low, for which labels, and what to do; `tally` is by label and score."""
     average = tally.mapped(lambda tensor: tensor.sum(1))
-    signs = signs_of(average, significant(average, ERROR_RATE / 2))
+    signs = signs_of(average, significant(average.closer(rounding), ERROR_RATE / 2))
     flat = tally.mapped(lambda tensor: tensor.reshape(-1))
-    in_places = signs_of(flat, significant(flat, ERROR_RATE / 2)).reshape(tally.count.shape).ne(0).any(1)
+    in_places = (
+        signs_of(flat, significant(flat.closer(rounding), ERROR_RATE / 2)).reshape(tally.count.shape).ne(0).any(1)
+    )
     n_labels = int((average.count > 0).sum())
     whole = average.total()
     score, share = percents((float(whole.mean_confidence), float(whole.accuracy)))

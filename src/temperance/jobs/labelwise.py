@@ -19,9 +19,10 @@ from torch import Tensor
 from temperance.jobs.statistics import Group
 from temperance.metrics.batch import Batch
 from temperance.metrics.bins import Cells, SparseBins
+from temperance.metrics.evidence import Evidence
 from temperance.metrics.gather import FEWEST_PARTS, N_PARTS, Gatherer, Parts, Request
 from temperance.metrics.significance import LINEAR_ROWS
-from temperance.metrics.statistic import Additive, Samples, Statistic
+from temperance.metrics.statistic import Additive, Running, Samples, Statistic
 from temperance.metrics.tally import Tally, tally_by
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
@@ -84,23 +85,24 @@ def gathered_by_label(
     n_parts = _n_parts(requests, first, pairs) if generator is not None else 1
     part_of_sample = torch.randperm(pairs.n_samples, generator=generator) % n_parts
     gatherer = Gatherer(requests, data.n, in_parts=True, as_came=True, dealt=n_labels * n_parts)
-    seen, row_parts, tally = 0, [], None
+    seen, row_parts, tallies, evidence = 0, [], Running(), Running()
     for batch in chain([first], found):
         label, sample = pairs.rows(seen, seen + len(batch))
         seen += len(batch)
         batch.part = (label * n_parts + part_of_sample[sample]).to(batch.labels.device)
         row_parts.append(batch.part)
         gatherer.add(batch)
-        more = tally_by(batch, label.to(batch.labels.device), n_labels, n_bins)
-        tally = more if tally is None else tally + more
-    assert tally is not None
+        label = label.to(batch.labels.device)
+        tallies.add(tally_by(batch, label, n_labels, n_bins))
+        evidence.add(Evidence.of_each(batch.correct, batch.weights, label, n_labels))
+    tally, of_each = cast(Tally, tallies.total), cast(Evidence, evidence.total)
     split = _Split(n_labels, n_parts, torch.cat(row_parts), seen, pairs.n_samples)
     several = [split.of(parts.stats) for parts in gatherer.results()]
-    groups: dict[str | None, Group] = {None: Group(seen, tuple(whole for whole, _ in several))}
+    groups: dict[str | None, Group] = {None: Group(seen, tuple(whole for whole, _ in several), gatherer.evidence)}
     for j, (name, *parts) in enumerate(zip(pairs.names, *(labels for _, labels in several), strict=True)):
         of_label = Tally(*(tensor[j].sum(0, keepdim=True) for tensor in tally.tensors().values()))
         if n := int(of_label.count):  # otherwise nobody knows whether the label applies to any sample
-            groups[name] = Group(n, tuple(parts), of_label)
+            groups[name] = Group(n, tuple(parts), of_each.of_entry(j), of_label)
     return LabelStatistics(groups, tally, pairs.n_samples)
 
 

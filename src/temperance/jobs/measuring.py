@@ -114,7 +114,7 @@ def statistics_of(
             of_all = gatherer(data.n)
             for batch in found:
                 of_all.add(batch)
-            groups = {None: Group(of_all.n_seen, tuple(of_all.results()))}
+            groups = {None: Group(of_all.n_seen, tuple(of_all.results()), of_all.evidence)}
             groups |= {name: each.group() for name, each in of_groups.items() if each.n}
     inputs = {data.source: data.fingerprint}
     return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, labels, inputs, label_tally, n_samples)
@@ -138,7 +138,8 @@ class GroupGatherer:
 
     def group(self) -> Group:
         """The statistics of everything so far."""
-        return Group(self.n, tuple(self._gatherer.results()), cast(Tally, self._tally.total))
+        gatherer, tally = self._gatherer, cast(Tally, self._tally.total)
+        return Group(self.n, tuple(gatherer.results()), gatherer.evidence, tally)
 
 
 def _of_all(found: Iterable[tuple[str | None, Batch]], of_groups: Mapping[str, GroupGatherer]) -> Iterator[Batch]:

@@ -11,7 +11,7 @@ from temperance.jobs.results import Row
 from temperance.jobs.statistics import Statistics
 from temperance.jobs.verdict import Findings, about_groups, as_class
 from temperance.metrics import METRICS
-from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
+from temperance.metrics.evidence import ENOUGH
 from temperance.metrics.statistic import RankedSamples
 from temperance.metrics.tally import MOST_BINS
 from temperance.predictions.checks import excerpt
@@ -35,7 +35,7 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     row_name = "label" if measuring.multilabel else measuring.row_name
     said = [found.floored.note(nll, n, row_name)] if found.floored.n and nll is not None else []
-    missing = not_enough(found.right(None), n)
+    missing = found.groups[None].evidence.missing
     if measuring.multilabel:
         return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
     if not measuring.has_weights:
@@ -69,14 +69,14 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
         for names, word in ((never, "never"), (always, "always"))
         if names
     ]
-    few = sum(not enough_of_both(found.right(name), found.groups[name].n) for name in shares)
+    few = sum(not found.groups[name].evidence.enough for name in shares)
     if few:
         said.append(
             f"{few:,} of {len(shares):,} labels {'applies' if few == 1 else 'apply'} to fewer than {ENOUGH} samples, "
             f"or to all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration "
             "error of so few can be high by chance alone."
         )
-    if intervals and not enough_of_both(found.right(None), found.n):
+    if intervals and not found.groups[None].evidence.enough:
         said.append(
             f"There are no intervals: they need {ENOUGH} pairs of sample and label in which the label applies, and "
             f"{ENOUGH} in which it does not."
@@ -116,26 +116,29 @@ def _probs_as_logits(found: Statistics, names: Sequence[str]) -> str:
 def _groups_off(found: Statistics) -> str:
     """Which groups are over- or under-confident."""
     tallies = {name: each.tally for name, each in found.groups.items() if each.tally is not None}
-    calibrated = found.measuring.made_by is not None
-    return about_groups([group_name(name) for name in tallies], list(tallies.values()), calibrated=calibrated)
+    calibrated, rounding = found.measuring.made_by is not None, found.measuring.rounding
+    names = [group_name(name) for name in tallies]
+    return about_groups(names, list(tallies.values()), calibrated=calibrated, rounding=rounding)
 
 
 def _small_groups(found: Statistics) -> str:
     """Which groups have no intervals, so that none is called worse than another by chance."""
-    groups = {name: group.n for name, group in found.groups.items() if name is not None}
-    few = sum(not enough_of_both(found.right(name), n) for name, n in groups.items())
+    groups = [group for name, group in found.groups.items() if name is not None]
+    few = sum(not group.evidence.enough for group in groups)
     if not few:
         return ""
+    weight = " of equal weight" * found.measuring.has_weights
     return (
         f"{few:,} of {len(groups):,} groups {'has' if few == 1 else 'have'} no intervals, which need {ENOUGH} right "
-        f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
+        f"and {ENOUGH} wrong predictions{weight}. With fewer, a calibration error can be high by chance alone."
     )
 
 
 def _other_classes(found: Statistics, rows: Sequence[Row]) -> str:
     """What the verdict does not see: probabilities that are off although those of predicted classes are not."""
     row = next((row for row in rows if row.metric == "classwise-ece"), None)
-    if row is None or not row.low > 0 or found.measuring.k == 2 or Findings.of(*found.tallies).anything:
+    findings = Findings.of(*found.tallies, found.measuring.rounding)
+    if row is None or not row.low > 0 or found.measuring.k == 2 or findings.anything:
         return ""
     return (
         "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "

@@ -22,10 +22,11 @@ from temperance.calibrators.base import CALIBRATORS, Calibrator, make_calibrator
 from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
+from temperance.metrics.evidence import Evidence
 from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
 from temperance.metrics.gather import Parts
 from temperance.metrics.resamples import Resamples
-from temperance.metrics.significance import Difference, Draws, Interval, bounded, can_be_told_apart, enough_of_both
+from temperance.metrics.significance import Difference, Draws, Interval, bounded
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
 from temperance.registry import as_entry, parse_entry
@@ -78,6 +79,7 @@ class Outcome:
     gains      what each test sample gains over no calibration, times its weight where samples have weights
     harm       the probability that its NLL on other samples of the same kind is higher than without calibration
     mistakes   how many of its predictions are wrong
+    evidence   how much its right and wrong predictions tell
     """
 
     method: Method
@@ -89,6 +91,7 @@ class Outcome:
     gains: Gains | None
     harm: float
     mistakes: int
+    evidence: Evidence
 
     @property
     def label(self) -> str:
@@ -111,7 +114,7 @@ class Outcome:
 
     def can_be_told_from(self, other: Outcome) -> bool:
         """Does either have enough mistakes, and enough right predictions? Resampling learns too little from few."""
-        return can_be_told_apart(self.n - self.mistakes, other.n - other.mistakes, self.n)
+        return self.evidence.enough_with(other.evidence)
 
     def same_as(self, other: Outcome) -> bool:
         """Are their numbers the same but for rounding?"""
@@ -197,7 +200,8 @@ class Work:
             failure = " ".join(str(error).split())
             if not isinstance(error, TemperanceError):
                 failure = f"{type(error).__name__.lstrip('_')}: {failure[:200]}"
-            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None, math.nan, 0)
+            seconds, nothing = time.perf_counter() - start, Evidence.counted(0, 0)
+            return Outcome(method, None, failure, seconds, {}, {}, None, math.nan, 0, nothing)
 
     def run_all(self, methods: Sequence[Method], jobs: int) -> Iterator[Outcome]:
         """The outcomes in the order of the methods, `jobs` of which are fitted at a time."""
@@ -226,8 +230,10 @@ class Work:
         probs = found.probs_of(self.test_logits, self.test_groups) if given is None else given
         return batches(probs, self.test_labels, weights=self._counts, one_score=self.one_score)
 
-    def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
-        """All metrics, in one pass over the test part; gains, the chance of harm, and the number of mistakes."""
+    def _measure(
+        self, blocks: Iterable[Batch]
+    ) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int, Evidence]:
+        """All metrics, in one pass over the test part; gains, the chance of harm, mistakes and evidence."""
         several = self.test_samples is not None
         metrics = [METRICS[name] for name in MEASURED]
         requests = {
@@ -253,17 +259,20 @@ class Work:
         }
         if not several:
             draws["accuracy"] = self._resamples.means(correct)
+        evidence = Evidence.of(correct, self._counts)
         measured = {}
         for metric, options in requests.items():
             value = metric.value(totals[metric], **options)
-            if metric.name in draws and enough_of_both(int(correct.sum()), len(correct)):
+            if metric.name in draws and evidence.enough:
                 measured[metric.name] = bounded(metric, Parts(totals[metric], 0), value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
         gains = gained.of_samples(self.test_samples)
         harm = chance_of_harm(gains.values, gained.if_right)
-        wrong = int((~correct).sum()) * gains.n // len(correct)  # of several labels, as many as if a sample had one
-        return measured, draws, gains, harm, wrong
+        # Of several labels, as many as if a sample had one.
+        wrong = int((~correct).sum()) * gains.n // len(correct)
+        evidence = evidence.mapped(lambda tensor: tensor * gains.n / len(correct))
+        return measured, draws, gains, harm, wrong, evidence
 
     def _uncalibrated(self, rows: slice) -> Tensor:
         """Log-probabilities without calibration, with the floor that the NLL of probabilities has. (rows, k)"""

@@ -7,7 +7,9 @@ if and only if the test says that it is more than chance.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 import torch
@@ -132,6 +134,20 @@ def decision_curve(probs: dict[str, Tensor], labels: Tensor, costs: Costs) -> De
             cost[name] = prices @ counts.double() / n
     net, mean = ({name: tuple(line.tolist()) for name, line in lines.items()} for lines in (net_benefit, cost))
     return DecisionCurve(tuple(thresholds.tolist()), net, mean, chosen)
+
+
+def thresholds_told(costs: Costs, several: Iterable[Tensor]) -> tuple[str, ...]:
+    """The thresholds in percent, each with as many digits, three or more, as decide all these rows alike."""
+    probs = [rows[:, 1] for rows in several if len(costs.rule) > 1]
+    return tuple(_told(part.low, probs) for part in costs.rule[1:])
+
+
+def _told(threshold: float, probs: Sequence[Tensor]) -> str:
+    texts = [Decimal(f"{100 * threshold:.{digits}g}") for digits in range(3, 18)]
+    told = torch.tensor([float(text / 100) for text in texts], dtype=torch.float64)
+    counts = torch.stack([_above(each, torch.cat([told, told.new_tensor([threshold])])) for each in probs])
+    alike = (counts[:, :-1] == counts[:, -1:]).all(0) & (told > 0) & (told < 1)
+    return f"{next((text for text, same in zip(texts, alike, strict=True) if same), texts[-1]):f} %"
 
 
 def _above(values: Tensor, thresholds: Tensor) -> Tensor:

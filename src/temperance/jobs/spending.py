@@ -84,23 +84,18 @@ def rule(found: Decisions) -> str:
     costs = found.costs
     if not costs.rule:
         return ""
-    parts = [(costs.phrase(part.decision), _threshold(part.low)) for part in costs.rule]
-    (below, _), (above, threshold) = parts[0], parts[-1]
+    below, *others = (costs.phrase(part.decision) for part in costs.rule)
     calibrated = "calibrated " * (found.saving is not None and found.saving.saves)
     of = "confidence" if found.answers else f"probability of {as_class(costs.classes[1])}"
+    if not others:
+        return f"Whatever the {calibrated}{of}, {below}."
+    parts = list(zip(others, found.thresholds, strict=True))
     if len(parts) == 1:
-        return f"Whatever the {calibrated}{of}, {above}."
-    if len(parts) == 2:
-        return f"{capital(above)} if the {calibrated}{of} is above {threshold}, else {below}."
-    steps = [f"{what} above {low}" for what, low in reversed(parts[1:])]
+        return f"{capital(others[0])} if the {calibrated}{of} is above {found.thresholds[0]}, else {below}."
+    steps = [f"{what} above {low}" for what, low in reversed(parts)]
     return f"By the {calibrated}{of}: {', else '.join([*steps, below])}."
 
 
 def capital(text: str) -> str:
     """Text as a sentence begins."""
     return text[:1].upper() + text[1:]
-
-
-def _threshold(value: float) -> str:
-    """A probability with three digits, or as many as tell it from one: 9.09 %."""
-    return percents((value,))[0] if value > 0.99 else f"{100 * value:.3g} %"

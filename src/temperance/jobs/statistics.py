@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from temperance.errors import InputError
 from temperance.jobs.floor import Floored
 from temperance.jobs.labels import LabelCounts
 from temperance.metrics import METRICS, Metric
+from temperance.metrics.evidence import Evidence
 from temperance.metrics.gather import KEPT_BYTES, ROW_BYTES, Parts, Request, statistic_key
 from temperance.metrics.statistic import RankedSamples, Running, Samples, in_bytes
 from temperance.metrics.tally import Tally
+from temperance.predictions.rounding import half_unit
 from temperance.registry import plain_name
 
 # What a reader should know where rows are pixels.
@@ -76,6 +78,11 @@ class Measuring:
         return self.method if self.params else self.calibrated_by
 
     @property
+    def rounding(self) -> float:
+        """By how much each confidence may be off because it was rounded; those of a calibrator were not."""
+        return 0.0 if self.decimals is None or self.params else half_unit(self.decimals)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about it."""
         why = "Weights that are not whole numbers do not give the number of samples, so these metrics are left out"
@@ -86,10 +93,14 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Group:
-    """The number of rows that count, their statistic for each metric, and a tally of them if they are a group."""
+    """The number of rows that count, their statistic for each metric, and a tally of them if they are a group.
+
+    evidence  how many of the rows are right and wrong, or with weights how many these are worth
+    """
 
     n: int
     parts: tuple[Parts, ...]
+    evidence: Evidence
     tally: Tally | None = None
 
 
@@ -122,10 +133,6 @@ class Statistics:
         known = self.measuring.class_names
         n = self.measuring.k if self.label_tally is None else len(self.label_tally.count)
         return known or tuple(map(str, range(n)))
-
-    def right(self, group: str | None) -> int:
-        """How many predictions of a group, or of all rows, are right, whatever their weights."""
-        return int((self.groups[group].tally or self.tallies[0]).hits.sum())
 
     def __add__(self, other: Statistics) -> Statistics:
         return total([self, other])
@@ -164,12 +171,14 @@ class RunningGroup:
     def __init__(self) -> None:
         self._n = 0
         self._tally: Tally | None = None
+        self._evidence = Running()
         self._n_parts: dict[Any, int] = {}
         self._running: dict[Any, Running] = {}
 
     def add(self, group: Group, keys: list[Any]) -> None:
         """Add the statistics of more rows."""
         self._n += group.n
+        self._evidence.add(group.evidence)
         self._tally = group.tally if self._tally is None or group.tally is None else self._tally + group.tally
         for key, parts in dict(zip(keys, group.parts, strict=True)).items():
             self._n_parts[key] = parts.n_parts
@@ -188,7 +197,8 @@ class RunningGroup:
             if key not in found:
                 stats = running.total
                 found[key] = Parts(stats.ordered if isinstance(stats, RankedSamples) else stats, self._n_parts[key])
-        return Group(self._n, tuple(found[key] for key in keys), self._tally)
+        evidence = cast(Evidence, self._evidence.total)
+        return Group(self._n, tuple(found[key] for key in keys), evidence, self._tally)
 
 
 def _both(one: str, other: str) -> str:

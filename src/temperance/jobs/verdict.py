@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import plural
-from temperance.metrics.significance import ENOUGH, enough_of_both
+from temperance.metrics.evidence import ENOUGH, Evidence
 from temperance.metrics.tally import (
     Tally,
     accuracy_bounds,
@@ -66,13 +66,15 @@ def verdict(
     *,
     calibrated: bool = False,
     unrelated: bool = False,
+    rounding: float = 0.0,
 ) -> str:
     """One paragraph: over- or under-confident, by how much, where, which classes, and what to do.
 
     calibrated  the predictions are a calibrator's, so the advice is not to calibrate them
     unrelated   the labels look wrong, so the advice is to check them
+    rounding    by how much each confidence may be off because it was rounded
     """
-    found = replace(Findings.of(by_confidence, by_class), rows=rows)
+    found = replace(Findings.of(by_confidence, by_class, rounding), rows=rows)
     if found.n == 1:
         return _one_sample(found)
     if not found.anything:
@@ -107,12 +109,14 @@ def _advice(found: Findings, *, calibrated: bool, unrelated: bool) -> str:
     return CORRECT_IT if found.enough_of_both else COLLECT_FIRST
 
 
-def about_groups(names: Sequence[str], tallies: Sequence[Tally], *, calibrated: bool = False) -> str:
+def about_groups(
+    names: Sequence[str], tallies: Sequence[Tally], *, calibrated: bool = False, rounding: float = 0.0
+) -> str:
     """Which groups are off on average by more than chance, corrected for their number; empty for a single group."""
     if len(names) < 2:
         return ""
     each = reduce(Tally.beside, tallies)
-    signs = signs_of(each, significant(each, ERROR_RATE))
+    signs = signs_of(each, significant(each.closer(rounding), ERROR_RATE))
     over, under = (int((signs == sign).sum()) for sign in (1, -1))
     if not over + under:
         return f"None of {len(names):,} groups is over- or under-confident on average by more than chance."
@@ -140,19 +144,21 @@ class Findings:
     classes: Tensor  # (k,)
     positive: int  # 1 if the second of two classes gets too much probability
     error: float
-    error_by_chance: float
+    error_by_chance: float  # and by rounding
+    rounding: float = 0.0
     rows: str = "samples"
 
     @classmethod
-    def of(cls, by_confidence: Tally, by_class: Tally) -> Findings:
-        """Run every test."""
+    def of(cls, by_confidence: Tally, by_class: Tally, rounding: float = 0.0) -> Findings:
+        """Run every test. What rounding explains is no finding."""
         whole, k = by_confidence.total(), len(by_class.count)
-        average = signs_of(whole, p_values(whole) <= SHARE)
-        bins = signs_of(by_confidence, significant(by_confidence, SHARE))
+        average = signs_of(whole, p_values(whole.closer(rounding)) <= SHARE)
+        bins = signs_of(by_confidence, significant(by_confidence.closer(rounding), SHARE))
         tested = by_class.beside(positive_tally(by_class)) if k == 2 else by_class
-        signs = signs_of(tested, significant(tested, SHARE))
-        errors = calibration_error(by_confidence), error_by_chance(by_confidence, SHARE)
-        return cls(by_confidence, by_class, int(average), bins, signs[:k], int(signs[k:].sum()), *errors)
+        signs = signs_of(tested, significant(tested.closer(rounding), SHARE))
+        errors = calibration_error(by_confidence), error_by_chance(by_confidence, SHARE) + rounding
+        positive = int(signs[k:].sum())
+        return cls(by_confidence, by_class, int(average), bins, signs[:k], positive, *errors, rounding=rounding)
 
     @property
     def anything(self) -> bool:
@@ -178,7 +184,7 @@ class Findings:
     @property
     def enough_of_both(self) -> bool:
         """Are there enough right and wrong predictions to compare calibrators?"""
-        return enough_of_both(float(self.by_confidence.hits.sum()), self.n)
+        return Evidence.counted(float(self.by_confidence.hits.sum()), self.n).enough
 
     @property
     def needed(self) -> int:
@@ -225,7 +231,8 @@ def _nothing_found(found: Findings) -> str:
     sure, right, error, by_chance = percents(
         (found.mean_confidence,), (found.accuracy,), (found.error, found.error_by_chance)
     )
-    by_luck = f"Chance alone gives up to {by_chance}, so a true error below that may not show. "
+    causes = "Chance and rounding give" if found.rounding else "Chance alone gives"
+    by_luck = f"{causes} up to {by_chance}, so a true error below that may not show. "
     if not float(by_chance.split()[0]):
         by_luck = ""
     points = math.ceil(1000 * hidden) / 10

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from temperance.arrays import no_weight
 from temperance.errors import InputError
 from temperance.metrics.base import Metric
 from temperance.metrics.batch import NARROW, Batch, Columns
+from temperance.metrics.evidence import Evidence
 from temperance.metrics.statistic import Additive, RankedSamples, Running, Statistic, in_bytes
 
 N_PARTS = 500  # that rows are assigned to
@@ -91,6 +92,7 @@ class Gatherer:
         self._n, self._in_parts, self._as_came, self._generator = n, in_parts, as_came, generator
         self._most_parts, self._dealt = N_PARTS if of_block else min(n, N_PARTS), dealt
         self.n_seen, self._offset = 0, 0  # rows so far
+        self._evidence = Running()
         if of_block and in_parts:
             # Short blocks must not all start with the same part.
             self._offset = int(torch.randint(N_PARTS, (), generator=generator))
@@ -100,6 +102,7 @@ class Gatherer:
     def add(self, batch: Batch) -> None:
         """Add rows."""
         self.n_seen += len(batch)
+        self._evidence.add(Evidence.of(batch.correct, batch.weights))
         for metric in self._metrics:
             metric.check_weights(batch)
         if not self._n_parts:
@@ -120,6 +123,11 @@ class Gatherer:
         self._flush()
         found = {key: Parts(self._total(key), self._n_parts[key]) for key in self._n_parts}
         return [found[key] for key in self._keys]
+
+    @property
+    def evidence(self) -> Evidence:
+        """How many rows are right and wrong, or are worth."""
+        return cast(Evidence, self._evidence.total)
 
     def _total(self, key: Any) -> Statistic:
         found = self._gathered.pop(key).total

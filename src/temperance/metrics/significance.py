@@ -22,6 +22,7 @@ from temperance.arrays import ArrayLike
 from temperance.metrics.base import IntervalKind, Metric, need_metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins
+from temperance.metrics.evidence import Evidence
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.statistic import Additive, RankedSamples, Samples, Statistic
 from temperance.settings import AtLeastTwo, OpenFraction, Seed, of_kind
@@ -41,9 +42,6 @@ FEWEST_RESAMPLES = 100
 # Resamples say nothing about a bin with fewer samples, nor about an error if such bins make up more than this share.
 FEWEST_IN_BIN = 10
 MOST_FROM_THIN_BINS = 1 / 3
-
-# An interval needs this many right and this many wrong predictions: no resample has a mistake that the data lack.
-ENOUGH = 20
 
 ROUNDING = 1e-12  # resamples that differ by less are equal
 
@@ -94,10 +92,9 @@ def interval(
     _check(metric, level, n_resamples, seed)
     generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
-    n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
-    (parts,) = deal(found, n, [(metric, options)], generator)
+    (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
     value = metric.value(parts.whole, **options)
-    if not enough_of_both(right, n) or not can_be_bounded(metric, parts):
+    if not evidence_of(found).enough or not can_be_bounded(metric, parts):
         return Interval(value, math.nan, math.nan, level)
     draws = resample(metric, parts, n_resamples, generator, **options)
     return bounded(metric, parts, value, draws, level)
@@ -124,17 +121,16 @@ def difference(
     be chance: the p-value is 1, and there is no interval.
     """
     _check(metric, level, n_resamples, seed)
-    values, draws, right, n = [], [], [], 0
+    values, draws, evidence = [], [], []
     for probs in (probs_a, probs_b):
         generator = torch.Generator().manual_seed(seed)
         found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
-        n = sum(map(len, found))
-        right.append(sum(int(batch.correct.sum()) for batch in found))
-        (parts,) = deal(found, n, [(metric, options)], generator)
+        evidence.append(evidence_of(found))
+        (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
         values.append(metric.value(parts.whole, **options))
         draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
     by = draws[0].minus(draws[1]).difference(values[0] - values[1], level)
-    return by if can_be_told_apart(right[0], right[1], n) else by.untested()
+    return by if evidence[0].enough_with(evidence[1]) else by.untested()
 
 
 def _check(metric: object, level: float, n_resamples: int, seed: int) -> None:
@@ -205,23 +201,9 @@ class Draws:
         return value - float(up), value - float(down)
 
 
-def enough_of_both(right: float, n: int) -> bool:
-    """Are there enough right and wrong predictions for an interval?"""
-    return min(right, n - right) >= ENOUGH
-
-
-def can_be_told_apart(right: int, other: int, n: int) -> bool:
-    """Does either of two predictions of n samples have enough mistakes, and either enough right ones?"""
-    return min(max(right, other), n - min(right, other)) >= ENOUGH
-
-
-def not_enough(right: int, n: int) -> str:
-    """What is missing for an interval, in words; empty if nothing is."""
-    if enough_of_both(right, n):
-        return ""
-    fewer, what = min((right, "right"), (n - right, "wrong"))
-    count = f"{fewer or 'none'} {'is' if fewer < 2 else 'are'} {what}"
-    return f"{ENOUGH} right and {ENOUGH} wrong predictions, and {count}"
+def evidence_of(found: Sequence[Batch]) -> Evidence:
+    """How many predictions are right and wrong, or are worth."""
+    return Evidence.combine([Evidence.of(batch.correct, batch.weights) for batch in found])
 
 
 def bounded(metric: Metric, parts: Parts, value: float, draws: Draws, level: float) -> Interval:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -55,6 +55,13 @@ class Tally(Additive):
         """The variance of the hits, if confidence is right. (...)"""
         # Rows may sum to a little more than 1, so confidences may exceed it.
         return (self.confidence - self.squares).clamp_min(0)
+
+    def closer(self, by: float) -> Self:
+        """The entries if every confidence were nearer to the accuracy by at most this, as before rounding."""
+        shift = -self.gap.clamp(-by, by)
+        confidence = self.confidence + shift * self.count
+        squares = self.squares + shift * (self.confidence + confidence)
+        return replace(self, confidence=confidence, squares=squares)
 
     def total(self) -> Self:
         """The sum of all entries. ()"""

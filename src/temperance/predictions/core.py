@@ -33,7 +33,7 @@ from temperance.predictions.checks import (
 )
 from temperance.predictions.dense import image_numbers, labelled, position
 from temperance.predictions.fingerprint import HASHED_VALUES, Fingerprint
-from temperance.predictions.rounding import decimals_of, unrounded
+from temperance.predictions.rounding import MOST_DECIMALS, decimals_of, unrounded
 from temperance.predictions.rows import Chunk, Meaning, in_array, in_memory, label_texts, placed, row_numbers
 from temperance.settings import Count, Seed, of_kind
 
@@ -209,8 +209,9 @@ class Predictions:
     def normalised(self) -> Predictions:
         """The same predictions with probabilities that sum to 1 again, after they were rounded.
 
-        First the number of `decimals` is found. Then zeros are replaced by a number so small that those of a row add up
-        to at most half a unit of the last decimal, and each row is divided by its sum.
+        First the number of `decimals` is found; where all numbers are 0 or 1, they show none, and it is the most. Then
+        zeros are replaced by a number so small that those of a row add up to at most half a unit of the last decimal,
+        and each row is divided by its sum.
         """
         if self.from_logits:
             with self.located():
@@ -218,7 +219,7 @@ class Predictions:
                     "normalise is for probabilities, and these are logits; leave it out",
                     flags={"normalise": "--normalise"},
                 )
-        return self._rounded_to(max(decimals_of(chunk.scores) for chunk in self.chunks()))
+        return self._rounded_to(max(decimals_of(chunk.scores) for chunk in self.chunks()) or MOST_DECIMALS)
 
     def _rounded_to(self, decimals: int) -> Predictions:
         """`normalised`, with a known number of decimals, which for a folder is that of all its files."""

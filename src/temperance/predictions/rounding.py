@@ -11,13 +11,13 @@ MOST_DECIMALS = 6
 
 
 def decimals_of(probs: Tensor) -> int:
-    """The number of decimals, at most six, to which all numbers are rounded.
+    """The number of decimals, at most six, to which all numbers are rounded; 0 if they are all 0 or 1.
 
     >>> decimals_of(torch.tensor([[0.5, 0.5], [0.125, 0.875]]))
     3
     """
     values = probs.double()
-    for decimals in range(1, MOST_DECIMALS):
+    for decimals in range(MOST_DECIMALS):
         scaled = values * 10.0**decimals
         # float32 holds a number below 1 to within 6e-8.
         if bool(((scaled - scaled.round()).abs() <= 1e-7 * 10.0**decimals).all()):
@@ -25,9 +25,14 @@ def decimals_of(probs: Tensor) -> int:
     return MOST_DECIMALS
 
 
+def half_unit(decimals: int) -> float:
+    """Half a unit of the last decimal: the most by which rounding moves a number."""
+    return 0.5 * 10.0**-decimals
+
+
 def zero_at(decimals: int, k: int) -> float:
     """The substitute for a probability that was rounded to 0: k of them sum to half a unit of the last decimal."""
-    return 0.5 * 10.0**-decimals / k
+    return half_unit(decimals) / k
 
 
 def unrounded(probs: Tensor, decimals: int, *, first_row: int = 0) -> Tensor:
