@@ -35,7 +35,8 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     row_name = "label" if measuring.multilabel else measuring.row_name
     said = [found.floored.note(nll, n, row_name)] if found.floored.n and nll is not None else []
-    missing = found.groups[None].evidence.missing
+    evidence = found.groups[None].evidence
+    missing = evidence.missing
     if measuring.multilabel:
         return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
     if not measuring.has_weights:
@@ -44,7 +45,7 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
         said.append(_probs_as_logits(found, names))
     if intervals and missing:
         said.append(f"There are no intervals: they need {missing}.")
-    if found.right(None) == n >= ENOUGH_ROWS and not measuring.answers:
+    if n >= ENOUGH_ROWS and not float(evidence.count[0]) and not measuring.answers:
         said.append(ALL_RIGHT)
     if not measuring.has_weights:
         said.append(_groups_off(found))
