@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_array
+from temperance.arrays import ArrayLike, as_array, combination_names
 from temperance.errors import InputError, plural
 
 # The number of a group that no sample of the fit part belonged to.
@@ -35,17 +35,25 @@ def numbered_groups(groups: ArrayLike, logits: Tensor, kept: Tensor | slice) -> 
 
 def known_groups(groups: ArrayLike, columns: Columns, logits: Tensor) -> Tensor:
     """The numbers of each row's groups (n, c), UNKNOWN for one that is not in its column."""
-    given = _text(groups, logits)
-    if given.shape[1] != len(columns):
-        raise InputError(
-            f"groups must be the {plural(len(columns), 'column')} of the fit, in the same order; got {given.shape[1]}"
-        )
     numbers, first = [], 0
-    for names, column in zip(columns, given.T, strict=True):
+    for names, column in zip(columns, in_columns(_text(groups, logits), columns).T, strict=True):
         places = places_among(names, column)
         numbers.append(_of_rows(np.where(places == UNKNOWN, UNKNOWN, first + places), logits))
         first += len(names)
     return torch.stack(numbers, 1)
+
+
+def in_columns(groups: npt.NDArray[np.str_], columns: Columns) -> npt.NDArray[np.str_]:
+    """Groups (n,) or (n, c) in the columns of a fit (n, columns); if that was one, several are their combinations."""
+    given = groups[:, None] if groups.ndim == 1 else groups
+    if len(columns) == 1 and given.shape[1] > 1:
+        return combination_names(given)[:, None]
+    if given.shape[1] != len(columns):
+        raise InputError(
+            f"groups must be the {len(columns)} columns that the calibrator was fitted with, in the same order; got "
+            f"{plural(given.shape[1], 'column')}"
+        )
+    return given
 
 
 def places_among(names: Sequence[str], given: npt.NDArray[np.str_]) -> npt.NDArray[np.int64]:

@@ -261,12 +261,13 @@ def batches_by_group(
         check_classes(calibrator, data)
     first_row = 0
     step = max(1, CHUNK_VALUES // data.k)
-    for scores, labels, groups, weights in data.hashed(data.chunks(step * CHUNKS_BY_GROUP if by_group else step)):
+    for chunk in data.hashed(data.chunks(step * CHUNKS_BY_GROUP if by_group else step)):
+        scores, labels, columns, weights = chunk
         from_logits = data.from_logits
         if calibrator is not None:
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
-            scores, from_logits = calibrator.probs_of(logits, groups), False
-        for name, rows in _places(cast(Text, groups) if by_group else None, labels, step):
+            scores, from_logits = calibrator.probs_of(logits, columns), False
+        for name, rows in _places(chunk.groups if by_group else None, labels, step):
             start = first_row + (rows.start if isinstance(rows, slice) else 0)
             for batch in batches(
                 scores[rows],

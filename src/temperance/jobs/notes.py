@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from temperance.arrays import NO_NAME
 from temperance.errors import plural
 from temperance.jobs.macro import MEAN_OF_LABELS, TITLES, most_labels
 from temperance.jobs.results import Row
@@ -14,7 +15,6 @@ from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
 from temperance.metrics.statistic import RankedSamples
 from temperance.metrics.tally import MOST_BINS
 from temperance.predictions.checks import excerpt
-from temperance.predictions.rows import NO_NAME
 from temperance.showing import listed, percent
 
 # A note says so if the order of equal confidences changes a value by this much.

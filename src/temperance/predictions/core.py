@@ -117,6 +117,7 @@ class Predictions:
 
         positive      for a binary classifier: `probs` is one column, the score of this label; usually positive=1
         normalise     accept probabilities that were rounded; see `normalised`
+        groups        or (n, c), where a sample has a group in each of c columns, such as its sex and its race
         weights       (n,) how much each sample counts
         ignore_index  leave out rows with this label
         answers       `probs` is one column, the confidence in each answer, and `labels` say which answers are right
@@ -139,7 +140,8 @@ class Predictions:
         meaning = Meaning(CONFIDENCE if answers else "logits" if from_logits else "probs", names, wanted)
         scores = to_tensor(probs, meaning.name)
         truth = labels if labels is None or isinstance(labels, Tensor) else as_array(labels, "labels")
-        parts = [] if groups is None else [as_array(groups, "groups")]
+        given = None if groups is None else as_array(groups, "groups")
+        parts = [] if given is None else list(given.T) if given.ndim == 2 and given.size else [given]
         counted = None if weights is None else to_tensor(weights, "weights")
         images, k, space = check_set(
             meaning.name,
@@ -194,7 +196,7 @@ class Predictions:
 
         def calibrated(chunk: Chunk, first_row: int) -> Tensor:
             logits = checked_logits(chunk.scores, from_logits=self.from_logits, first_row=first_row)
-            return probs(logits, chunk.groups)
+            return probs(logits, chunk.group_columns)
 
         read = self._reader(calibrated)
         return dataclasses.replace(
@@ -331,8 +333,13 @@ class Predictions:
 
     @property
     def groups(self) -> Text | None:
-        """The name of each sample's group, where there are groups. (n,)"""
+        """The name of each sample's group, where there are groups; of several columns, that of the combination. (n,)"""
         return self.whole.groups if self.has_groups else None
+
+    @property
+    def group_columns(self) -> Text | None:
+        """The groups of each sample, as a calibrator takes them: (n,), or (n, c) where there are c columns."""
+        return self.whole.group_columns if self.has_groups else None
 
     @property
     def weights(self) -> Tensor | None:

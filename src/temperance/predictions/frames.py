@@ -13,7 +13,7 @@ from temperance.errors import InputError
 from temperance.predictions.checks import Wanted, check_groups, described, excerpt
 from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Predictions
-from temperance.predictions.rows import joined
+from temperance.predictions.rows import side_by_side
 
 
 def column_names(given: object) -> list[str] | None:
@@ -57,7 +57,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         normalise=normalise,
         ignore_index=wanted.ignore_index,
         class_names=class_names,
-        groups=joined(groups) if groups else None,
+        groups=side_by_side(groups) if groups else None,
         weights=None if columns.weights is None else _column(given, columns.weights),
     )
 
