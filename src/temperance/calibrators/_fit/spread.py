@@ -17,6 +17,10 @@ from torch import Tensor
 # a thousand groups that do not differ, of 3 to 100 samples each, 2 to 7 % were that far above it.
 CRITICAL = 2.0
 
+# Each of p partitions must be this times log p further above it, so that together they are there by chance as often as
+# one. Between two groups chance is a χ² with one degree of freedom, which fades slowest: it needs 1.22 to 1.24.
+FURTHER = 1.25
+
 # The second derivatives of combinations may have this many values; with more, combinations are corrected alone.
 MOST_VALUES = 1 << 26
 
@@ -128,8 +132,7 @@ def _crossed(cells: Derivatives, partitions: Sequence[Partition]) -> list[float]
         part = _trace(own) / _trace(whole)
         parts = (1 - 2 * part + part.square().sum()).square()
         errors[c] = (2 * sizes[c, c] + parts[partition.of_sample] @ cells.tails).clamp_min(0).sqrt()
-    # Chance is about exp(x) times as rare x errors further on, so p partitions find a difference as rarely as one.
-    if not bool((excess > (CRITICAL + math.log(p)) * errors).any()):
+    if not bool((excess > (CRITICAL + FURTHER * math.log(p)) * errors).any()):
         return [0.0] * p
     return _not_negative(sizes, excess)
 
