@@ -93,6 +93,17 @@ def test_columns_that_do_not_differ_are_seldom_found_to(sizes: tuple[int, ...]) 
     assert found_by_chance <= 8  # of 40, each with a probability of 4 to 14 %
 
 
+def test_a_column_of_one_group_has_nothing_to_differ_from() -> None:
+    """Rounding is not a difference, however small its standard error."""
+    for seed in range(20):
+        logits, labels, columns = drawn(300, (1, 2), own=0.8, seed=seed)
+        ones = torch.ones(300, dtype=torch.float64)
+        both = spreads_between(logits.log_softmax(1), labels, ones, partitions_of(columns))
+        assert both[0] == (0.0, 0.0) and all(spread.shifts < 10 for spread in both)
+        alone = spreads_between(logits.log_softmax(1), labels, ones, partitions_of(columns[:, [0, 0]]))
+        assert not any(map(any, alone))
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_spreads_equal_a_slow_computation(weighted: bool) -> None:
     logits, labels, columns = drawn(500, own=0.8, together=0.3)

@@ -24,6 +24,9 @@ FURTHER = 1.25
 # The second derivatives of combinations may have this many values; with more, combinations are corrected alone.
 MOST_VALUES = 1 << 26
 
+# A share of the information that is only rounding.
+ROUNDING = 1e-10
+
 # The variances of several partitions have settled when they change by less than this share in a round.
 SETTLED, MOST_ROUNDS = 1e-9, 1_000
 
@@ -113,15 +116,18 @@ def _crossed(cells: Derivatives, partitions: Sequence[Partition]) -> list[float]
     These are as many equations as variances; of variances that are not negative, those that fit best are taken.
     """
     whole, common = cells.information.sum(0), cells.scores.sum(0)
-    inverse = torch.linalg.pinv(whole, hermitian=True)
+    inverse = torch.linalg.pinv(whole, rtol=ROUNDING, hermitian=True)
     information = [_summed(cells.information, partition) for partition in partitions]
     shares = [each @ inverse for each in information]
     p = len(partitions)
     sizes = torch.zeros(p, p, dtype=torch.float64)
     excess, errors = torch.zeros(2, p, dtype=torch.float64)
     for c, (partition, own, share) in enumerate(zip(partitions, information, shares, strict=True)):
+        expected = _trace(own).sum() - (share * own).sum()
+        if expected <= ROUNDING * _trace(whole):
+            continue  # a single group: there is nothing to differ from
         score = _summed(cells.scores, partition) - share @ common
-        excess[c] = score.square().sum() - _trace(own).sum() + (share * own).sum()
+        excess[c] = score.square().sum() - expected
         for d in range(c + 1):
             both, g, h = _both(partition, partitions[d])
             met = _summed(cells.information, both)
