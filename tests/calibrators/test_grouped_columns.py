@@ -338,8 +338,8 @@ def test_the_command_line_reads_columns_and_fits_them(tmp_path: object) -> None:
     assert fitted.group_columns == (("f", "m", "x"), ("a", "b", "c", "d"))
     assert run("apply", cal, new, "--group", "sex,race", "-o", out).code == 0
     data = temperance.read_predictions(new, columns={"group": "sex,race"})
-    assert data.groups is not None and " & " in data.groups[0] and data.group_columns is not None
-    expected = fitted.predict_proba(data.logits(), groups=data.group_columns)
+    assert data.groups is not None and " & " in data.groups[0] and data.whole.group_columns is not None
+    expected = fitted.predict_proba(data.logits(), groups=data.whole.group_columns)
     torch.testing.assert_close(temperance.read_predictions(out).scores, expected)
     with pytest.warns(
         TemperanceWarning, match=r"1 group of these \(y\): 6\d\d samples get only the corrections of their"
@@ -367,4 +367,24 @@ def test_compare_fits_columns_and_keeps_them(tmp_path: object) -> None:
     one = temperance.evaluate(data, calibrator=calibrator, by_group=True, bootstrap=0)
     other = temperance.evaluate(temperance.apply(calibrator, data), by_group=True, bootstrap=0)
     assert [row.value for row in one.rows] == pytest.approx([row.value for row in other.rows])
-    assert {row.group for row in one.rows} == {"", *(f"{s} & {r}" for s in "fmx" for r in "abcd")}
+
+
+def test_groups_of_several_columns_are_measured_by_column_too(tmp_path: object) -> None:
+    path = people(tmp_path, "fit", 0)
+    combinations = {f"{s} & {r}" for s in "fmx" for r in "abcd"}
+    data = temperance.read_predictions(path, columns={"group": "sex,race"})
+    columns = [("sex", "f", 0), ("race", "d", 1)]
+    found = temperance.evaluate(data, by_group=True, bootstrap=0)
+    expected = {"", *combinations, *(f"sex={s}" for s in "fmx"), *(f"race={r}" for r in "abcd")}
+    assert {row.group for row in found.rows} == expected
+    for name, value, i in columns:
+        mine = np.asarray(data.whole.group_columns)[:, i] == value
+        alone = temperance.evaluate(data.select(mine), bootstrap=0)
+        assert found.row("nll", group=f"{name}={value}").value == pytest.approx(alone.row("nll").value)
+        assert found.row("nll", group=f"{name}={value}").n == int(mine.sum())
+    assert any("of 19 groups" in note for note in found.notes)
+    given = Predictions.of(data.scores, data.labels, from_logits=True, groups=data.whole.group_columns)
+    assert "column 2=d" in {row.group for row in temperance.evaluate(given, by_group=True, bootstrap=0).rows}
+    # A threshold is for one group of each sample, so those are the combinations.
+    rules = temperance.abstain(data, risk=[0.3], by_group=True).rules
+    assert {rule.group for rule in rules} == combinations

@@ -100,7 +100,7 @@ def _described(parts: Sequence[Predictions]) -> str:
 
 def _groups(calibrator: Calibrator, data: Predictions) -> Text | None:
     """The groups of samples, for a calibrator that tells them apart."""
-    return data.group_columns if calibrator.takes_groups else None
+    return data.whole.group_columns if calibrator.takes_groups else None
 
 
 def _unrelated(data: Predictions) -> str:

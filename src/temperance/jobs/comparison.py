@@ -136,7 +136,7 @@ class Comparison(Results):
         found, parts = copy.deepcopy(self.recommended.fitted), [self.fit]
         if refit:
             parts = [self.fit, self.test]
-            groups = [part.group_columns if found.takes_groups else None for part in parts]
+            groups = [part.whole.group_columns if found.takes_groups else None for part in parts]
             both = Chunk.join(
                 [Chunk(part.logits(), part.labels, own, part.weights) for part, own in zip(parts, groups, strict=True)]
             )
