@@ -345,6 +345,10 @@ def test_the_command_line_reads_columns_and_fits_them(tmp_path: object) -> None:
         TemperanceWarning, match=r"1 group of these \(y\): 6\d\d samples get only the corrections of their"
     ):
         temperance.apply(fitted, temperance.read_predictions(other, columns={"group": "sex,race"}))
+    turned = run("apply", cal, new, "--group", "race,sex", "-o", out)
+    assert turned.code == 2
+    assert "have the columns of groups in another order than the calibrator: race, sex. Put them" in turned.err
+    assert "in its order: sex,race" in turned.err
     with pytest.raises(FileError, match=r"new\.csv: groups must be the 2 columns .* got 1 column"):
         temperance.apply(fitted, temperance.read_predictions(new, columns={"group": "sex"}))
 

@@ -32,10 +32,15 @@ class Grouped(Calibrator):
     each class. Both minimise the NLL plus Σ_g b_g² / (2 σ_b²) + ‖a_g‖² / (2 σ_a²), so a small group stays near the
     base and a large one has a correction of its own.
 
+    Groups can overlap: with several columns, such as sex and profession, a sample is in a group of each, and in one for
+    their combination. Then b and a are the sums over its groups. So a combination of few samples, or a new one, has the
+    corrections of its columns. For sets that overlap in other ways, give a column of yes and no for each.
+
     The variances σ² between groups are estimated by their moments, from the first two derivatives s_g and I_g of the
     log-likelihood at b = a = 0: if groups do not differ, s_g varies by I_g, and any more is due to the groups,
     E s_g² = I_g + σ² I_g². So σ² = Σ (s_g² − I_g) / Σ I_g², for a_g with the sum of squares and the trace in place of
     s_g² and I_g. Where it could be chance, it is 0: then the groups share the slope, or the shifts, of the base.
+    Several columns and their combinations have variances of their own, which are the solution of such equations.
 
     The trap: groups must be known when the calibrator is used. A group that the fit part did not have gets the base
     alone, and so does every sample if it was fitted without groups. Where groups cannot be given, as in scikit-learn's

@@ -73,6 +73,8 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
 def keep_samples(calibrator: Calibrator, parts: Sequence[Predictions]) -> None:
     """Keep in a calibrator what it was fitted on: in words, and the number of samples of each set, by fingerprint."""
     calibrator.info["fitted_on"] = _described(parts)
+    if len(calibrator.group_columns) > 1:
+        calibrator.info["grouped_by"] = list(parts[0].grouped_by)
     samples: Counter[str] = Counter()
     for part in parts:
         for fingerprint in filter(None, (part.fingerprint, part.half_of)):

@@ -237,7 +237,7 @@ def refuse_calibrated(data: Predictions, remedy: str = "leave out the calibrator
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:
     """Refuse predictions that a calibrator is not for.
 
-    A class has another place, answers are in place of classes, or groups are missing.
+    A class or a column of groups has another place, answers are in place of classes, or groups are missing.
     """
     fitted, given = (KINDS.get(names, "classes") for names in (calibrator.class_names, data.classes))
     if calibrator.class_names is not None and fitted != given:
@@ -246,6 +246,12 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
         )
     if calibrator.group_names:
         data.need_groups("the calibrator corrects each group of samples, and ")
+    columns, given_columns = calibrator.info.get("grouped_by", []), list(data.grouped_by)
+    if columns != given_columns and sorted(columns) == sorted(given_columns):
+        raise InputError(
+            f"{data.subject} have the columns of groups in another order than the calibrator: "
+            f"{', '.join(given_columns)}. Put them in its order: {','.join(columns)}"
+        )
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
     for j, name in enumerate(data.classes or ()):
         if places.get(name, j) != j:

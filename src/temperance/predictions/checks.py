@@ -272,7 +272,7 @@ def check_groups(groups: Iterable[Described], n: int, name: str) -> None:
     for each in groups:
         if each.shape != (n,):
             raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {each.shape}")
-        if each.kind not in "Uiu":
+        if each.kind not in "Uiub":
             raise InputError(
                 f"groups must be text or integers; got {each.dtype}. Pass groups.astype(str)",
                 flags={"Pass groups": "Store groups"},
