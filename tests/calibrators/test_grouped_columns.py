@@ -14,7 +14,7 @@ from temperance.calibrators import Grouped, Temperature, load_calibrator
 from temperance.calibrators._fit.spread import Partition, Spread, spreads_between
 from temperance.calibrators.grouped import _corrections
 from temperance.calibrators.groups import combination_numbers
-from temperance.errors import FileError, InputError, TemperanceWarning
+from temperance.errors import InputError, TemperanceWarning
 from temperance.predictions import Predictions
 
 K = 3
@@ -345,12 +345,14 @@ def test_the_command_line_reads_columns_and_fits_them(tmp_path: object) -> None:
         TemperanceWarning, match=r"1 group of these \(y\): 6\d\d samples get only the corrections of their"
     ):
         temperance.apply(fitted, temperance.read_predictions(other, columns={"group": "sex,race"}))
-    turned = run("apply", cal, new, "--group", "race,sex", "-o", out)
-    assert turned.code == 2
-    assert "have the columns of groups in another order than the calibrator: race, sex. Put them" in turned.err
-    assert "in its order: sex,race" in turned.err
-    with pytest.raises(FileError, match=r"new\.csv: groups must be the 2 columns .* got 1 column"):
-        temperance.apply(fitted, temperance.read_predictions(new, columns={"group": "sex"}))
+    for given, read in (("race,sex", "race, sex"), ("sex", "sex")):
+        said = run("apply", cal, new, "--group", given, "-o", out)
+        expected = (
+            f"groups sex, race, in this order, and the predictions in {new} have {read}; give the same: --group sex,"
+        )
+        assert said.code == 2 and expected in " ".join(said.err.split())
+    with pytest.raises(InputError, match=r"the 2 columns that the calibrator was fitted with.*; got 1 column$"):
+        fitted.predict_proba(data.logits(), groups=data.groups)
 
 
 def test_a_calibrator_of_joined_names_takes_the_combinations_of_columns(tmp_path: object) -> None:

@@ -246,11 +246,13 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
         )
     if calibrator.group_names:
         data.need_groups("the calibrator corrects each group of samples, and ")
-    columns, given_columns = calibrator.info.get("grouped_by", []), list(data.grouped_by)
-    if columns != given_columns and sorted(columns) == sorted(given_columns):
+    columns, own = calibrator.info.get("grouped_by", []), list(data.grouped_by)
+    if columns and columns != own and (len(columns) != len(own) or set(columns) == set(own)):
+        remedy = f'columns={{"group": "{",".join(columns)}"}}'
         raise InputError(
-            f"{data.subject} have the columns of groups in another order than the calibrator: "
-            f"{', '.join(given_columns)}. Put them in its order: {','.join(columns)}"
+            f"the calibrator was fitted with the columns of groups {', '.join(columns)}, in this order, and "
+            f"{data.subject} have {', '.join(own)}; give the same: {remedy}",
+            flags={remedy: f"--group {','.join(columns)}"},
         )
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
     for j, name in enumerate(data.classes or ()):
