@@ -19,7 +19,7 @@ from temperance.errors import InputError, plural
 from temperance.objectives import counting
 from temperance.settings import NameOf
 
-# No group makes predictions less than a tenth as sharp as the base does.
+# No groups of a sample make predictions less than a tenth as sharp as the base does.
 LEAST_SLOPE = -0.9
 
 
@@ -199,7 +199,7 @@ def _corrections(
         k=k,
         penalty=lambda theta: (strength * theta.square()).sum(),
     )
-    least = LEAST_SLOPE / sum(width[0] for width in widths) if any(width[0] for width in widths) else 0.0
+    least = LEAST_SLOPE / max(1, sum(width[0] for width in widths))
     found = minimise(problem, of_each(lambda _: (0.0, 0.0)), low=of_each(lambda _: (least, -math.inf)))
     slopes, shifts = zip(*of_groups(found.parameters), strict=True)
     return torch.cat(slopes), torch.cat(shifts)
@@ -213,10 +213,9 @@ def _total(several: Sequence[Tensor]) -> Tensor:
 def _about(partitions: Sequence[Partition], spread: Spread) -> str:
     """How much groups differ, in a sentence."""
     *columns, last = (partition.n_groups for partition in partitions)
-    n_groups, which = last, plural(last, "group")
+    which = plural(last, "group")
     if columns:
-        n_groups = sum(columns)
-        which = f"{plural(n_groups, 'group')} in {len(columns)} columns and {plural(last, 'combination')}"
+        which = f"{plural(sum(columns), 'group')} in {len(columns)} columns and {plural(last, 'combination')}"
     said = []
     if spread.slopes:
         said.append(f"by about {100 * math.sqrt(spread.slopes):.0f} % in how sharp predictions should be")
