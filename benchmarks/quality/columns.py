@@ -121,8 +121,8 @@ def markdown(rows: list[Row]) -> str:
             off = [f"{mine[method]['off']:.1f}" for method in METHODS]
             found = [f"{100 * mine[method]['found']:.0f} %" for method in METHODS[1:]]
             about = [world.about if size == SIZES[0] else "", f"{size:,}"]
-            lines.append([*about, " · ".join(distances), " · ".join(off), " · ".join(found)])
-    return table(["what differs", "samples", "distance", "groups off", "found to differ"], lines)
+            lines.append([*about, *distances, " · ".join(off), " · ".join(found)])
+    return table(["what differs", "samples", *METHODS, "groups off", "found to differ"], lines)
 
 
 def main() -> None:
