@@ -280,3 +280,20 @@ def test_one_group_and_a_group_without_a_name_read_well() -> None:
     )
     with pytest.warns(TemperanceWarning, match=r"not fitted on 1 group of these \(\(no name\)\): 50 samples get"):
         temperance.apply(fitted, Predictions.of(probs, labels, groups=["a", ""] * 50))
+
+
+def test_golden_numbers_of_one_column() -> None:
+    """As they were before there could be several; the samples are drawn without random numbers."""
+    i = torch.arange(600, dtype=torch.float64)
+    logits = torch.stack([2 * torch.sin(1.3 * i), 2 * torch.cos(0.7 * i), torch.sin(0.31 * i)], 1)
+    groups = torch.arange(600) % 3
+    slopes = torch.tensor([-0.6, 0.0, 0.9], dtype=torch.float64)[groups]
+    shifts = torch.tensor([[0.9, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.9, 0.0]], dtype=torch.float64)[groups]
+    truth = (logits * (1 + slopes[:, None]) + shifts).softmax(1)
+    labels = (truth.cumsum(1) < (i * 0.6180339887498949 % 1)[:, None]).sum(1).clamp_max(2)
+    fitted = Grouped(base="temperature").fit(logits, labels, groups=groups)
+    assert [fitted.info[f"spread_of_{name}"] for name in ("slopes", "shifts")] == pytest.approx(
+        [0.427629154, 0.477589978]
+    )
+    assert fitted.slopes.tolist() == pytest.approx([-0.350171523, 0.114291588, 0.674365635], abs=1e-6)
+    assert fitted.shifts[0].tolist() == pytest.approx([0.698564399, -0.499754335, -0.198810064], abs=1e-6)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from temperance.calibrators._fit.spread import Partition, Spread, spreads_betwee
 from temperance.calibrators.grouped import _corrections
 from temperance.calibrators.groups import combination_numbers
 from temperance.errors import InputError, TemperanceWarning
+from temperance.files import read_tensors
 from temperance.predictions import Predictions
 
 K = 3
@@ -247,8 +249,18 @@ def test_whole_weights_are_repeated_samples() -> None:
     assert bool(fitted.shifts.any())
 
 
+def test_a_file_of_one_column_can_be_read_by_earlier_versions(tmp_path: Path) -> None:
+    """Those of several columns are refused there, by their format."""
+    logits, labels, columns = drawn(300)
+    for groups, expected in ((columns[:, 0], "1"), (columns, "2")):
+        Grouped(base="temperature").fit(logits, labels, groups=groups).save(tmp_path / "cal.safetensors")
+        header = read_tensors(tmp_path / "cal.safetensors")[1]
+        assert header["temperance"] == expected
+        assert ("group_names" in header) == (expected == "1") == ("group_columns" not in header)
+
+
 @pytest.mark.parametrize("base", ["temperature", "auto"])
-def test_it_is_saved_with_its_columns(base: str, tmp_path: object) -> None:
+def test_it_is_saved_with_its_columns(base: str, tmp_path: Path) -> None:
     logits, labels, columns = drawn(600)
     fitted = Grouped(base=base).fit(logits, labels, groups=columns)
     path = f"{tmp_path}/cal.safetensors"
@@ -318,18 +330,17 @@ def test_wrong_columns_are_refused() -> None:
         Predictions.of(logits.softmax(1), groups=columns[:, :0])
 
 
-def people(tmp_path: object, name: str, draw: int, sexes: str = "fmx") -> str:
+def people(tmp_path: Path, name: str, draw: int, sexes: str = "fmx") -> str:
     logits, labels, columns = drawn(2_000, (3, 4), own=0.7, draw=draw)
     lines = ["logits_0,logits_1,logits_2,label,sex,race"]
     for z, y, (sex, race) in zip(logits.tolist(), labels.tolist(), columns.tolist(), strict=True):
         lines.append(",".join([*map(str, z), str(y), sexes[sex], "abcd"[race]]))
     path = f"{tmp_path}/{name}.csv"
-    with open(path, "w") as file:  # noqa: PTH123
-        file.write("\n".join(lines) + "\n")
+    Path(path).write_text("\n".join(lines) + "\n")
     return path
 
 
-def test_the_command_line_reads_columns_and_fits_them(tmp_path: object) -> None:
+def test_the_command_line_reads_columns_and_fits_them(tmp_path: Path) -> None:
     fit, new, other = (people(tmp_path, *each) for each in (("fit", 0), ("new", 1), ("other", 2, "fmy")))
     cal, out = f"{tmp_path}/cal.safetensors", f"{tmp_path}/out.csv"
     said = run("fit", "grouped:base=temperature", fit, "--group", "sex,race", "-o", cal)
@@ -355,7 +366,7 @@ def test_the_command_line_reads_columns_and_fits_them(tmp_path: object) -> None:
         fitted.predict_proba(data.logits(), groups=data.groups)
 
 
-def test_a_calibrator_of_joined_names_takes_the_combinations_of_columns(tmp_path: object) -> None:
+def test_a_calibrator_of_joined_names_takes_the_combinations_of_columns(tmp_path: Path) -> None:
     """As earlier versions made of several columns."""
     data = temperance.read_predictions(people(tmp_path, "fit", 0), columns={"group": "sex,race"})
     fitted = Grouped(base="temperature").fit(data.logits(), data.labels, groups=data.groups)
@@ -363,7 +374,7 @@ def test_a_calibrator_of_joined_names_takes_the_combinations_of_columns(tmp_path
     torch.testing.assert_close(temperance.apply(fitted, data).scores, expected)
 
 
-def test_compare_fits_columns_and_keeps_them(tmp_path: object) -> None:
+def test_compare_fits_columns_and_keeps_them(tmp_path: Path) -> None:
     data = temperance.read_predictions(people(tmp_path, "fit", 0), columns={"group": "sex,race"})
     found = temperance.compare(data, methods=["temperature", "grouped:base=temperature"], by_group=True)
     assert found.recommended.label == "grouped:base=temperature"
@@ -375,7 +386,7 @@ def test_compare_fits_columns_and_keeps_them(tmp_path: object) -> None:
     assert [row.value for row in one.rows] == pytest.approx([row.value for row in other.rows])
 
 
-def test_groups_of_several_columns_are_measured_by_column_too(tmp_path: object) -> None:
+def test_groups_of_several_columns_are_measured_by_column_too(tmp_path: Path) -> None:
     path = people(tmp_path, "fit", 0)
     combinations = {f"{s} & {r}" for s in "fmx" for r in "abcd"}
     data = temperance.read_predictions(path, columns={"group": "sex,race"})
