@@ -21,6 +21,7 @@ from benchmarks.quality import (  # noqa: E402
     abstain,
     answers,
     classifiers,
+    columns,
     coverage,
     decisions,
     digits,
@@ -81,6 +82,7 @@ FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
     "keep": ("keep.jsonl", keep.markdown),
     "answers": ("answers.jsonl", answers.markdown),
     "groups": ("groups.jsonl", groups.markdown),
+    "columns": ("columns.jsonl", columns.markdown),
     "decisions": ("decisions.jsonl", decisions.markdown),
 }
 FOUND_BY_FAMILY: dict[str, tuple[str, Callable[[list[dict[str, Any]], str], str]]] = {

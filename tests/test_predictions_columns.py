@@ -226,10 +226,26 @@ def test_arrays_of_groups_are_combined(tmp_path: Path) -> None:
     files = [str(tmp_path / f"{name}.npy") for name in ("sex", "age")]
     columns = {"label": str(tmp_path / "labels.npy"), "group": ",".join(files)}
     found = read_predictions(tmp_path / "probs.npy", columns=columns)
-    assert found.groups is not None and found.groups[:4].tolist() == COMBINED
+    assert found.groups is not None and found.groups[:4].tolist() == COMBINED and found.grouped_by == ("sex", "age")
     save(tmp_path / "in.npz", one | {"age": AGE[1:]})
     with pytest.raises(FileError, match=r"groups must have shape \(300,\), one for each row of probs; got \(299,\)"):
         read_predictions(tmp_path / "in.npz", columns={"group": "sex,age"})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".safetensors"])
+def test_groups_may_be_true_or_false(tmp_path: Path, suffix: str) -> None:
+    keyed = suffix in (".npz", ".safetensors")
+    scores = {"probs": np.full((N, 2), 0.5)} if keyed else {f"probs_{j}": np.full(N, 0.5) for j in range(2)}
+    table = {**scores, "labels" if keyed else "label": AGE, "doctor": AGE == 1, "woman": np.arange(N) % 3 == 0}
+    path = tmp_path / f"in{suffix}"
+    if suffix == ".safetensors":
+        save_file({name: torch.from_numpy(values) for name, values in table.items()}, path)
+    else:
+        save(path, table)
+    found = read_predictions(path, columns={"group": "doctor,woman"})
+    assert found.grouped_by == ("doctor", "woman")
+    assert found.groups is not None and found.groups[:2].tolist() == ["False & True", "True & False"]
+    assert read_predictions(path, columns={"group": "woman"}).grouped_by == ("woman",)
 
 
 def test_the_names_of_groups_are_not_those_of_another_tensor(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3,
 # A probability of zero counts as this in logarithms. Logits need no such floor.
 LOG_FLOOR = 1e-12
 
+# What a group whose name is empty is called.
+NO_NAME = "(no name)"
+
 # The usual marks of pixels and tokens without a label: in masks, and in torch.
 NO_LABEL = (255, -100)
 
@@ -69,6 +72,15 @@ def to_tensor(values: ArrayLike, name: str) -> Tensor:
         # A read-only array (a memory-mapped file) is fine here: nothing writes to its input.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)
+
+
+def combination_names(columns: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
+    """The names of combinations of text (n, c), such as "Female & White"; an empty text has a word. (n,)"""
+    names, *others = np.where(columns == "", NO_NAME, columns).T
+    found: npt.NDArray[np.str_] = names
+    for each in others:
+        found = np.char.add(np.char.add(found, " & "), each)
+    return found
 
 
 def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import temperance
 from temperance.calibrators import Grouped, Temperature, load_calibrator, make_calibrator
-from temperance.calibrators.grouped import Spread, _corrections, _spread
+from temperance.calibrators._fit.spread import Partition, Spread, spreads_between
+from temperance.calibrators.grouped import _corrections
 from temperance.errors import InputError, TemperanceWarning
 from temperance.predictions import Predictions
 
@@ -45,7 +46,9 @@ def test_the_spread_between_groups_is_found(of_slopes: float, of_shifts: float) 
     """Where it is small: the derivatives that it is computed from are those of groups that do not differ."""
     truth = different(200, of_slopes, of_shifts)
     logits, labels, groups = drawn(100_000, *truth)
-    found = _spread(logits.log_softmax(1), labels, torch.ones(len(labels)).double(), groups, 200)
+    found = spreads_between(logits.log_softmax(1), labels, torch.ones(len(labels)).double(), [Partition(groups, 200)])[
+        0
+    ]
     assert math.sqrt(found.slopes) == pytest.approx(float(truth[0].square().mean().sqrt()), abs=0.02)
     assert math.sqrt(found.shifts) == pytest.approx(float(truth[1].square().mean().sqrt()), abs=0.02)
 
@@ -54,7 +57,9 @@ def test_groups_that_do_not_differ_are_seldom_found_to() -> None:
     found_by_chance = 0
     for seed in range(40):
         logits, labels, groups = drawn(1_000, *alike(20), seed=seed)
-        found = _spread(logits.log_softmax(1), labels, torch.ones(len(labels)).double(), groups, 20)
+        found = spreads_between(
+            logits.log_softmax(1), labels, torch.ones(len(labels)).double(), [Partition(groups, 20)]
+        )[0]
         found_by_chance += (found.slopes > 0) + (found.shifts > 0)
     assert found_by_chance <= 10  # of 80, each with a probability of 1 to 9 %
 
@@ -71,7 +76,7 @@ def test_tiny_groups_and_rare_mistakes_are_seldom_found_to_differ(
         likely = torch.randint(k, (n,), generator=generator)
         logits[torch.arange(n), likely] = sure + 1.5 * torch.randn(n, generator=generator, dtype=torch.float64)
         labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-        found = _spread(logits.log_softmax(1), labels, ones, groups, n_groups)
+        found = spreads_between(logits.log_softmax(1), labels, ones, [Partition(groups, n_groups)])[0]
         found_by_chance += torch.tensor(found) > 0
     assert int(found_by_chance.max()) <= 7  # of 60 for each of the two
 
@@ -79,7 +84,7 @@ def test_tiny_groups_and_rare_mistakes_are_seldom_found_to_differ(
 def test_it_equals_a_slow_minimisation() -> None:
     logits, labels, groups = drawn(400, *different(5, 0.2, 0.3))
     log_probs, spread = logits.log_softmax(1), Spread(0.04, 0.09)
-    slopes, shifts = _corrections(log_probs, labels, None, groups, 5, spread)
+    slopes, shifts = _corrections(log_probs, labels, None, [Partition(groups, 5)], [spread])
     b, a = torch.zeros(5, dtype=torch.float64), torch.zeros(5, K, dtype=torch.float64)
     for _ in range(3_000):
         with torch.enable_grad():
@@ -275,3 +280,20 @@ def test_one_group_and_a_group_without_a_name_read_well() -> None:
     )
     with pytest.warns(TemperanceWarning, match=r"not fitted on 1 group of these \(\(no name\)\): 50 samples get"):
         temperance.apply(fitted, Predictions.of(probs, labels, groups=["a", ""] * 50))
+
+
+def test_golden_numbers_of_one_column() -> None:
+    """As they were before there could be several; the samples are drawn without random numbers."""
+    i = torch.arange(600, dtype=torch.float64)
+    logits = torch.stack([2 * torch.sin(1.3 * i), 2 * torch.cos(0.7 * i), torch.sin(0.31 * i)], 1)
+    groups = torch.arange(600) % 3
+    slopes = torch.tensor([-0.6, 0.0, 0.9], dtype=torch.float64)[groups]
+    shifts = torch.tensor([[0.9, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.9, 0.0]], dtype=torch.float64)[groups]
+    truth = (logits * (1 + slopes[:, None]) + shifts).softmax(1)
+    labels = (truth.cumsum(1) < (i * 0.6180339887498949 % 1)[:, None]).sum(1).clamp_max(2)
+    fitted = Grouped(base="temperature").fit(logits, labels, groups=groups)
+    assert [fitted.info[f"spread_of_{name}"] for name in ("slopes", "shifts")] == pytest.approx(
+        [0.427629154, 0.477589978]
+    )
+    assert fitted.slopes.tolist() == pytest.approx([-0.350171523, 0.114291588, 0.674365635], abs=1e-6)
+    assert fitted.shifts[0].tolist() == pytest.approx([0.698564399, -0.499754335, -0.198810064], abs=1e-6)

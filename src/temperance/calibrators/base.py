@@ -102,11 +102,11 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
         raise NotImplementedError
 
     def _fit_to_groups(self, logits: Tensor, labels: Tensor, weights: Tensor | None, groups: Tensor) -> None:
-        """After `_fit`, learn from the number of each row's group (n,); a method that `takes_groups` has this."""
+        """After `_fit`, learn from the numbers of each row's groups (n, c); a method that `takes_groups` has this."""
         raise NotImplementedError
 
     def _calibrate_groups(self, logits: Tensor, groups: Tensor) -> Tensor:
-        """Log-probabilities of rows whose groups have these numbers (n,), `groups.UNKNOWN` if it has no number."""
+        """Log-probabilities of rows whose groups have these numbers (n, c), `groups.UNKNOWN` without one."""
         raise NotImplementedError
 
     # What users call.
@@ -124,7 +124,8 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on.
 
         Labels are class numbers, or text: then the columns are the sorted classes, as in scikit-learn.
-        `groups` (n,), text or integers, are for methods that tell groups of samples apart.
+        `groups`, text or integers, are for methods that tell groups of samples apart: (n,), or (n, c) where a sample
+        has a group in each of c columns.
         `weights` say how much each sample counts: a whole number w counts as w equal samples, 0 as none. If some are
         not whole, only their proportions matter, and together they count as (Σw)² / Σw² samples.
         `sample_weight` is scikit-learn's name for them.
@@ -146,7 +147,7 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
             known, parts = ((), None) if groups is None else numbered_groups(groups, given.to(exact), kept)
             rows, truth = rows[kept], truth[kept]
             self._fit_rows(rows, truth, counts, parts)
-            self.class_names, self.group_names = names, known
+            self.class_names, self.group_columns = names, known
             self._keep_reference(rows, truth, counts, parts)
         return self.set_prior(self.prior).to(home)._noted(torch.bincount(truth, counts, given.shape[1]))
 
@@ -235,7 +236,8 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
     def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
         """Log-probabilities, of the logits' shape and type, as the last layer of a network.
 
-        groups  the place of each row's group in `group_names`, or −1, for methods that tell groups apart
+        groups  the place of each row's group in `group_names`, or −1, for methods that tell groups apart; (n,), or
+                (n, c) after a fit to c columns
         """
         if logits.ndim < 2:
             raise InputError(f"logits must have shape (n, {self.k}) or (n, {self.k}, ...); got {shape_of(logits)}")
@@ -251,7 +253,9 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
         return unflatten(found.to(logits.dtype) if logits.is_floating_point() else found, logits.shape)
 
     def _calibrated(self, rows: Tensor, groups: Tensor | None) -> Tensor:
-        return self._calibrate(rows) if groups is None else self._calibrate_groups(rows, groups)
+        if groups is None:
+            return self._calibrate(rows)
+        return self._calibrate_groups(rows, groups[:, None] if groups.ndim == 1 else groups)
 
     def _check_groups(self, groups: ArrayLike | None) -> None:
         if groups is not None and not self.takes_groups:
@@ -266,12 +270,13 @@ class Calibrator(Estimator, Shown, HasSettings, Learnt):
                 f"this {self.name} calibrator was fitted on {plural(len(self.group_names), 'group')} of samples: give "
                 "the group of each sample here, too"
             )
-        return known_groups(groups, self.group_names, given) if groups is not None and self.group_names else None
+        return known_groups(groups, self.group_columns, given) if groups is not None and self.group_columns else None
 
     def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> Any:
         """Calibrated probabilities in float64, of the logits' shape: a tensor for a tensor, else a NumPy array.
 
-        groups  of the samples (n,), for a method that was fitted with groups; those it does not know share one map
+        groups  of the samples, (n,) or (n, c), for a method that was fitted with groups; those it does not know share
+                one map
         """
         given = as_logits(logits)
         refuse_probs(flatten(given), AS_LOGITS)

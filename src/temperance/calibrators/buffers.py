@@ -6,6 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from temperance.calibrators.groups import Columns
 from temperance.numerics import uncast, working_type
 
 
@@ -15,11 +16,16 @@ class Learnt(nn.Module):
     n_classes: Tensor
     info: dict[str, Any]
     class_names: tuple[str, ...] | None  # if the labels were text or had names
-    group_names: tuple[str, ...] = ()  # sorted, if it was fitted with groups
+    group_columns: Columns = ()  # if it was fitted with groups
     # `n_classes` as a Python number, which can be read while a network is traced.
     _k: int | None = None
     # Where it computes; known before it is fitted, so that loaded buffers go to the same device.
     _device: torch.device = torch.device("cpu")
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The groups that it was fitted with, sorted; those of several columns one after the other."""
+        return tuple(name for names in self.group_columns for name in names)
 
     def _keep(self, name: str, value: Tensor) -> None:
         """Store something learnt as a buffer."""
@@ -36,7 +42,7 @@ class Learnt(nn.Module):
         self._buffers.clear()
         self._modules.clear()
         self._k = None
-        self.class_names, self.group_names = None, ()
+        self.class_names, self.group_columns = None, ()
         self.info = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

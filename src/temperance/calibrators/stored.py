@@ -7,13 +7,16 @@ from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import FileError
 from temperance.files import check_format, read_tensors, reading, write_tensors
 
-FORMAT = 1
+FORMAT = 2
+
+# The format of a calibrator of one column of groups or none, which earlier versions can read.
+ONE_COLUMN = 1
 
 
 def save_calibrator(calibrator: Calibrator, path: str | Path) -> None:
     """Write a fitted calibrator to one .safetensors file."""
     header = {
-        "temperance": str(FORMAT),
+        "temperance": str(ONE_COLUMN if len(calibrator.group_columns) < 2 else FORMAT),
         "method": calibrator.name,
         "classes": str(calibrator.k),
         "settings": json.dumps(calibrator.get_params(deep=False)),
@@ -21,7 +24,9 @@ def save_calibrator(calibrator: Calibrator, path: str | Path) -> None:
     }
     if calibrator.class_names is not None:
         header["class_names"] = json.dumps(calibrator.class_names)
-    if calibrator.group_names:
+    if len(calibrator.group_columns) > 1:
+        header["group_columns"] = json.dumps(calibrator.group_columns)
+    elif calibrator.group_columns:
         header["group_names"] = json.dumps(calibrator.group_names)
     write_tensors(path, calibrator.state_dict(), header)
 
@@ -37,7 +42,9 @@ def load_calibrator(path: str | Path) -> Calibrator:
         found.info = json.loads(header["info"])
         if "class_names" in header:
             found.class_names = tuple(json.loads(header["class_names"]))
-        found.group_names = tuple(json.loads(header.get("group_names", "[]")))
+        one = [json.loads(header["group_names"])] if "group_names" in header else []
+        columns = json.loads(header["group_columns"]) if "group_columns" in header else one
+        found.group_columns = tuple(map(tuple, columns))
         found._restore(tensors)
         found.cpu()  # a file from a device without float64 holds float32
         found.k  # noqa: B018  (raises if what it learnt is missing)

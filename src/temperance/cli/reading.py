@@ -78,7 +78,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
         else:
             text = f"the column of {kind}s, if it is not called {kind}; for a .npy, the file"
             if kind == "group":
-                text += ". A list such as sex,race makes a group of each combination"
+                text += ". A list such as sex,race: the groups of each column, and of their combinations"
             group.add_argument(f"--{kind}", f"--{kind}s", action=Once, metavar="NAME", help=text)
     group.add_argument(
         "--binary",

@@ -6,19 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, checked_logits
 from temperance.calibrators._fit.streaming import MOST_VALUES, StreamCalibrator
 from temperance.calibrators.base import Calibrator
+from temperance.calibrators.groups import in_columns
 from temperance.calibrators.priors import SAME, UNIFORM, as_prior
 from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
 from temperance.jobs.labels import LabelCounts, need_both_classes
-from temperance.jobs.measuring import check_classes, checked_batches, group_sizes, refuse_calibrated
+from temperance.jobs.measuring import check_classes, checked_batches, refuse_calibrated
 from temperance.jobs.notes import group_name
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
@@ -71,6 +73,8 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
 def keep_samples(calibrator: Calibrator, parts: Sequence[Predictions]) -> None:
     """Keep in a calibrator what it was fitted on: in words, and the number of samples of each set, by fingerprint."""
     calibrator.info["fitted_on"] = _described(parts)
+    if len(calibrator.group_columns) > 1:
+        calibrator.info["grouped_by"] = list(parts[0].grouped_by)
     samples: Counter[str] = Counter()
     for part in parts:
         for fingerprint in filter(None, (part.fingerprint, part.half_of)):
@@ -98,7 +102,7 @@ def _described(parts: Sequence[Predictions]) -> str:
 
 def _groups(calibrator: Calibrator, data: Predictions) -> Text | None:
     """The groups of samples, for a calibrator that tells them apart."""
-    return data.groups if calibrator.takes_groups else None
+    return data.whole.group_columns if calibrator.takes_groups else None
 
 
 def _wrong_labels(data: Predictions) -> str:
@@ -201,15 +205,22 @@ def _warn_unknown_groups(calibrator: Calibrator, data: Predictions) -> None:
     """Warn about groups of samples that a calibrator was not fitted on."""
     if not calibrator.group_names:
         return
-    sizes = group_sizes(data)
-    unknown = [name for name in sizes if name not in calibrator.group_names]
+    unknown, n = set[str](), 0
+    for chunk in data.chunks():
+        with data.located():
+            columns = in_columns(cast(Text, chunk.group_columns), calibrator.group_columns).T
+        is_new = np.stack([~np.isin(*each) for each in zip(columns, calibrator.group_columns, strict=True)])
+        unknown |= set(columns[is_new].tolist())
+        n += int(is_new.any(0).sum())
     if unknown:
-        n = sum(sizes[name] for name in unknown)
         what, row = ("label", "score") if data.multilabel else ("group", data.row_name)
+        instead = f"the correction that all {what}s share"
+        if len(calibrator.group_columns) > 1:
+            instead = "only the corrections of their other columns"
         warnings.warn(
             f"the calibrator was not fitted on {plural(len(unknown), what)} of these "
-            f"({excerpt([group_name(name) for name in unknown])}): {plural(n, row)} "
-            f"{'gets' if n == 1 else 'get'} the correction that all {what}s share",
+            f"({excerpt([group_name(name) for name in sorted(unknown)])}): {plural(n, row)} "
+            f"{'gets' if n == 1 else 'get'} {instead}",
             TemperanceWarning,
             stacklevel=3,
         )

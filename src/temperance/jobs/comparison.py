@@ -136,9 +136,11 @@ class Comparison(Results):
         found, parts = copy.deepcopy(self.recommended.fitted), [self.fit]
         if refit:
             parts = [self.fit, self.test]
-            both = Chunk.join([Chunk(part.logits(), part.labels, part.groups, part.weights) for part in parts])
-            groups = both.groups if found.takes_groups else None
-            found.fit(both.scores, both.labels, groups=groups, weights=both.weights)
+            groups = [part.whole.group_columns if found.takes_groups else None for part in parts]
+            both = Chunk.join(
+                [Chunk(part.logits(), part.labels, own, part.weights) for part, own in zip(parts, groups, strict=True)]
+            )
+            found.fit(both.scores, both.labels, groups=both.group_columns, weights=both.weights)
         keep_samples(found, parts)
         found.class_names = self.fit.classes
         return found

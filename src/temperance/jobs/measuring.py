@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.arrays import checked_logits
+from temperance.arrays import NO_NAME, checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError
 from temperance.jobs.floor import Floored
@@ -26,6 +26,7 @@ from temperance.metrics.tally import MOST_BINS, Tally, confidence_tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
 from temperance.predictions.checks import ANSWER_CLASSES, LABEL_CLASSES, Text, excerpt
+from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
@@ -101,7 +102,7 @@ def statistics_of(
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
     labels = LabelCounts.none(measuring.k)
-    found = _of_all(batches_by_group(data, by_group=bool(sizes), calibrator=calibrator), of_groups)
+    found = _of_all(batches_by_group(data, by_group=bool(sizes), columns=True, calibrator=calibrator), of_groups)
     found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
     progress(0, 2, f"reading {data.source}")
     groups: dict[str | None, Group]
@@ -152,12 +153,22 @@ def _of_all(found: Iterable[tuple[str | None, Batch]], of_groups: Mapping[str, G
 
 
 def group_sizes(data: Predictions) -> dict[str, int]:
-    """How many samples each group has, groups in alphabetical order."""
+    """How many samples each group has, in alphabetical order; with several columns, those of each column too."""
     data.need_groups()
     found: Counter[str] = Counter()
     for chunk in data.chunks():
-        found.update(cast(Text, chunk.groups).tolist())
+        for names in _group_names(data, chunk, columns=True):
+            found.update(names.tolist())
     return dict(sorted(found.items()))
+
+
+def _group_names(data: Predictions, chunk: Chunk, *, columns: bool) -> Iterator[Text]:
+    """The name of each row's group; of several columns, that of the combination, and of each column: "sex=Female"."""
+    yield cast(Text, chunk.groups)
+    groups = cast(Text, chunk.group_columns)
+    if columns and groups.ndim == 2:
+        for name, values in zip(data.grouped_by, groups.T, strict=True):
+            yield np.char.add(f"{name}=", np.where(values == "", NO_NAME, values))
 
 
 def chosen_metrics(names: Sequence[str]) -> list[Metric]:
@@ -227,7 +238,7 @@ def refuse_calibrated(data: Predictions, remedy: str = "leave out the calibrator
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:
     """Refuse predictions that a calibrator is not for.
 
-    A class has another place, answers are in place of classes, or groups are missing.
+    A class or a column of groups has another place, answers are in place of classes, or groups are missing.
     """
     fitted, given = (KINDS.get(names, "classes") for names in (calibrator.class_names, data.classes))
     if calibrator.class_names is not None and fitted != given:
@@ -236,6 +247,14 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
         )
     if calibrator.group_names:
         data.need_groups("the calibrator corrects each group of samples, and ")
+    columns, own = calibrator.info.get("grouped_by", []), list(data.grouped_by)
+    if columns and columns != own and (len(columns) != len(own) or set(columns) == set(own)):
+        remedy = f'columns={{"group": "{",".join(columns)}"}}'
+        raise InputError(
+            f"the calibrator was fitted with the columns of groups {', '.join(columns)}, in this order, and "
+            f"{data.subject} have {', '.join(own)}; give the same: {remedy}",
+            flags={remedy: f"--group {','.join(columns)}"},
+        )
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
     for j, name in enumerate(data.classes or ()):
         if places.get(name, j) != j:
@@ -251,23 +270,26 @@ def checked_batches(data: Predictions, *, calibrator: Calibrator | None = None) 
 
 
 def batches_by_group(
-    data: Predictions, *, by_group: bool = True, calibrator: Calibrator | None = None
+    data: Predictions, *, by_group: bool = True, columns: bool = False, calibrator: Calibrator | None = None
 ) -> Iterator[tuple[str | None, Batch]]:
     """Predictions in checked blocks: all rows as they come, under None, and by group once more under its name.
 
-    The rows of a group are collected from many blocks, because there may be hundreds of groups.
+    The rows of a group are collected from many blocks, because there may be hundreds of groups. With `columns`, rows
+    come again for their group in each of several columns.
     """
     data.need_labels()
     if calibrator is not None:
         check_classes(calibrator, data)
     first_row = 0
     step = max(1, CHUNK_VALUES // data.k)
-    for scores, labels, groups, weights in data.hashed(data.chunks(step * CHUNKS_BY_GROUP if by_group else step)):
+    for chunk in data.hashed(data.chunks(step * CHUNKS_BY_GROUP if by_group else step)):
+        scores, labels, groups, weights = chunk
         from_logits = data.from_logits
         if calibrator is not None:
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.probs_of(logits, groups), False
-        for name, rows in _places(cast(Text, groups) if by_group else None, labels, step):
+        names = _group_names(data, chunk, columns=columns) if by_group else ()
+        for name, rows in _places(names, labels, step):
             start = first_row + (rows.start if isinstance(rows, slice) else 0)
             for batch in batches(
                 scores[rows],
@@ -282,11 +304,11 @@ def batches_by_group(
         first_row += len(labels)
 
 
-def _places(groups: Text | None, labels: Tensor, step: int) -> Iterator[tuple[str | None, slice | Tensor]]:
+def _places(groups: Iterable[Text], labels: Tensor, step: int) -> Iterator[tuple[str | None, slice | Tensor]]:
     """Where rows are: all of them, `step` at a time, under None; then those of each group under its name, in order."""
     for start in range(0, len(labels), step):
         yield None, slice(start, start + step)
-    if groups is not None:
-        names, code, count = np.unique(groups, return_inverse=True, return_counts=True)
+    for each in groups:
+        names, code, count = np.unique(each, return_inverse=True, return_counts=True)
         order = torch.from_numpy(code.reshape(-1).argsort(kind="stable")).to(labels.device)
         yield from zip(names.tolist(), torch.split(order, count.tolist()), strict=True)

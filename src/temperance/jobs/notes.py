@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from temperance.arrays import NO_NAME
 from temperance.errors import plural
 from temperance.jobs.labels import ENOUGH_ROWS
 from temperance.jobs.macro import MEAN_OF_LABELS, TITLES, most_labels
@@ -15,7 +16,6 @@ from temperance.metrics.evidence import ENOUGH
 from temperance.metrics.statistic import RankedSamples
 from temperance.metrics.tally import MOST_BINS
 from temperance.predictions.checks import excerpt
-from temperance.predictions.rows import NO_NAME
 from temperance.showing import listed, percent
 
 # A note says so if the order of equal confidences changes a value by this much.

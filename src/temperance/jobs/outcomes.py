@@ -178,8 +178,8 @@ class Work:
             test_probs=None if test.from_logits else test.scores,
             one_score=test.one_score,
             test_samples=test.samples_of_rows() if test.multilabel else None,
-            fit_groups=fit.groups,
-            test_groups=test.groups,
+            fit_groups=fit.whole.group_columns,
+            test_groups=test.whole.group_columns,
             **settings,
         )
 

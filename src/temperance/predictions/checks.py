@@ -265,12 +265,17 @@ def check_set(
     return n, k, space
 
 
+def columns_of(groups: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """The columns of groups (n, c), such as sex and race, or the only one (n,)."""
+    return list(groups.T) if groups.ndim == 2 and groups.size else [groups]
+
+
 def check_groups(groups: Iterable[Described], n: int, name: str) -> None:
     """Check that these columns can be groups of n samples; `name` is that of the scores."""
     for each in groups:
         if each.shape != (n,):
             raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {each.shape}")
-        if each.kind not in "Uiu":
+        if each.kind not in "Uiub":
             raise InputError(
                 f"groups must be text or integers; got {each.dtype}. Pass groups.astype(str)",
                 flags={"Pass groups": "Store groups"},

@@ -90,6 +90,7 @@ class TableColumns:
             _images=image_numbers(n, space),
             answers=wanted.answers,
             multilabel=wanted.multilabel,
+            grouped_by=self.groups,
         )
 
 

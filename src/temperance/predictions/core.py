@@ -29,6 +29,7 @@ from temperance.predictions.checks import (
     as_positive,
     binary_names,
     check_set,
+    columns_of,
     described,
 )
 from temperance.predictions.dense import image_numbers, labelled, position
@@ -93,6 +94,7 @@ class Predictions:
     answers: bool = field(default=False, repr=False)  # probabilities that an answer is wrong and that it is right
     multilabel: bool = field(default=False, repr=False)  # rows are the labels of samples: one applies, or does not
     half_of: str | None = field(default=None, repr=False)  # the fingerprint of the set that these are a random half of
+    grouped_by: tuple[str, ...] = field(default=(), repr=False)  # the names of the columns of groups
 
     @classmethod
     def of(
@@ -110,7 +112,7 @@ class Predictions:
         answers: bool = False,
         multilabel: bool = False,
     ) -> Predictions:
-        """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
+        """Predictions from arrays: (n, k) probs or logits, (n,) labels, (n,) or (n, c) groups, text or integers.
 
         Predictions of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row. Predictions
         without labels can be calibrated, written and compared with unfamiliar data.
@@ -139,7 +141,7 @@ class Predictions:
         meaning = Meaning(CONFIDENCE if answers else "logits" if from_logits else "probs", names, wanted)
         scores = to_tensor(probs, meaning.name)
         truth = labels if labels is None or isinstance(labels, Tensor) else as_array(labels, "labels")
-        parts = [] if groups is None else [as_array(groups, "groups")]
+        parts = [] if groups is None else columns_of(as_array(groups, "groups"))
         counted = None if weights is None else to_tensor(weights, "weights")
         images, k, space = check_set(
             meaning.name,
@@ -167,6 +169,7 @@ class Predictions:
             _images=image_numbers(images, space),
             answers=answers,
             multilabel=multilabel,
+            grouped_by=tuple(f"column {i + 1}" for i in range(len(parts))),
         )
         found = found if ignore_index is None else labelled(found, ignore_index)
         return found.normalised() if normalise else found
@@ -194,7 +197,7 @@ class Predictions:
 
         def calibrated(chunk: Chunk, first_row: int) -> Tensor:
             logits = checked_logits(chunk.scores, from_logits=self.from_logits, first_row=first_row)
-            return probs(logits, chunk.groups)
+            return probs(logits, chunk.group_columns)
 
         read = self._reader(calibrated)
         return dataclasses.replace(
@@ -332,7 +335,7 @@ class Predictions:
 
     @property
     def groups(self) -> Text | None:
-        """The name of each sample's group, where there are groups. (n,)"""
+        """The name of each sample's group, where there are groups; of several columns, that of the combination. (n,)"""
         return self.whole.groups if self.has_groups else None
 
     @property

@@ -80,7 +80,7 @@ def read_predictions(
     normalise     accept probabilities that were rounded; see `Predictions.normalised`
     columns       your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label,
                   group and weight. The value for scores is a name, a pattern, or a list with commas in the order of the
-                  classes; a list of groups, "sex,race", makes a group of each combination
+                  classes; that for group may be a list, "sex,race": the groups are their combinations
     ignore_index  leave out rows with this label, such as unlabelled pixels
     answers       the file has a model's answers: `confidence`, between 0 and 1, and whether each is `correct`. Name
                   other columns as probs and label

@@ -4,6 +4,7 @@ They are recognised by their interface (column names, and columns by name), so n
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from temperance.errors import InputError
 from temperance.predictions.checks import Wanted, check_groups, described, excerpt
 from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Predictions
-from temperance.predictions.rows import joined
+from temperance.predictions.rows import side_by_side
 
 
 def column_names(given: object) -> list[str] | None:
@@ -47,7 +48,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         class_names = tuple(np.asarray(given["class_names"]).tolist())
     groups = [_column(given, name) for name in columns.groups]
     check_groups(map(described, groups), len(scores[0]), columns.name)
-    return Predictions.of(
+    found = Predictions.of(
         scores[0] if len(scores) == 1 and not wanted.multilabel else np.stack(scores, axis=1),
         truth,
         from_logits=columns.from_logits,
@@ -57,9 +58,10 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         normalise=normalise,
         ignore_index=wanted.ignore_index,
         class_names=class_names,
-        groups=joined(groups) if groups else None,
+        groups=side_by_side(groups) if groups else None,
         weights=None if columns.weights is None else _column(given, columns.weights),
     )
+    return replace(found, grouped_by=columns.groups)
 
 
 def _column(given: Any, name: str) -> npt.NDArray[Any]:

@@ -80,6 +80,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     arrays = {kind: _array(path)}
     named = [(truth, own.label)] * (wanted.labels != "ignored") + [("weights", own.weight)]
     others = {key: file for key, file in named if file is not None}
+    files: list[str] = []
     if own.group is not None:
         files = [own.group] if Path(own.group).exists() else [name.strip() for name in own.group.split(",")]
         others |= {file: file for file in files}
@@ -95,6 +96,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     return replace(
         open_set(HeldArrays(path, arrays), replace(wanted, columns=ColumnNames(group=own.group))),
         origin=Origin(path, wanted),
+        grouped_by=tuple(Path(file).stem for file in files),
     )
 
 

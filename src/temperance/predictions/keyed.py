@@ -222,4 +222,5 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         other_split=other if other and _has_scores(file.keys(), other, wanted) else None,
         answers=wanted.answers,
         multilabel=wanted.multilabel,
+        grouped_by=tuple(key.removeprefix(keys.prefix) for key in keys.groups),
     )

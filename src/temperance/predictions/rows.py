@@ -12,41 +12,45 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_scores, as_weights, flatten, to_tensor
+from temperance.arrays import ArrayLike, as_scores, as_weights, combination_names, flatten, to_tensor
 from temperance.errors import InputError
 from temperance.predictions.checks import Text, Wanted
 from temperance.predictions.labels import label_numbers, label_rows, no_labels
 
 Values = Tensor | npt.NDArray[Any]
 
-# What a group whose name is empty is called.
-NO_NAME = "(no name)"
-
 # The floats that NumPy has too.
 NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 
 class Chunk(NamedTuple):
-    """Some rows: scores (rows, k), labels (rows,) as int64; groups (rows,) as text and weights (rows,) where given.
+    """Some rows: scores (rows, k), labels (rows,) as int64; groups as text and weights (rows,) where given.
 
+    Groups are one column (rows,), or c columns (rows, c); then the name of a row's group is that of the combination.
     Where the predictions have no labels, these are all −1, which is not a class: every metric refuses it.
     """
 
     scores: Tensor
     labels: Tensor
-    groups: Text | None
+    group_columns: Text | None
     weights: Tensor | None = None
+
+    @property
+    def groups(self) -> Text | None:
+        """The name of each row's group; of several columns, that of the combination, such as "Female & White"."""
+        columns = self.group_columns
+        return columns if columns is None or columns.ndim == 1 else combination_names(columns)
 
     def slice(self, start: int, stop: int) -> Chunk:
         """The rows from `start` up to `stop`, without a copy."""
-        groups = None if self.groups is None else self.groups[start:stop]
+        groups = None if self.group_columns is None else self.group_columns[start:stop]
         weights = None if self.weights is None else self.weights[start:stop]
         return Chunk(self.scores[start:stop], self.labels[start:stop], groups, weights)
 
     def take(self, index: npt.NDArray[np.int64]) -> Chunk:
         """The rows of `index`, in its order."""
         rows = torch.from_numpy(index).to(self.scores.device)
-        groups = None if self.groups is None else self.groups[index]
+        groups = None if self.group_columns is None else self.group_columns[index]
         weights = None if self.weights is None else self.weights[rows]
         return Chunk(self.scores[rows], self.labels[rows], groups, weights)
 
@@ -55,7 +59,7 @@ class Chunk(NamedTuple):
         """The rows of all parts, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        groups = [part.groups for part in parts if part.groups is not None]
+        groups = [part.group_columns for part in parts if part.group_columns is not None]
         weights = [part.weights for part in parts if part.weights is not None]
         return Chunk(
             torch.cat([part.scores for part in parts]),
@@ -122,8 +126,8 @@ class Meaning:
     ) -> Chunk:
         """Checked rows, one for each sample, pixel or label of a sample; `first_row` is the index of the first one.
 
-        Where there are several columns of groups, each combination is a group. All pixels of an image have its group.
-        All labels of a sample have its weight, and the group of each is its name.
+        All pixels of an image have its groups. All labels of a sample have its weight, and the group of each is its
+        name.
         """
         one_score = self.wanted.one_score
         given = as_scores(self._two_columns(scores, first_row) if one_score else scores, self.name)
@@ -143,7 +147,7 @@ class Meaning:
         if self.wanted.multilabel:
             parts = np.tile(label_texts(self.class_names, scores.shape[1]), len(scores))
         elif groups:
-            parts = joined(groups).repeat(len(rows) // len(groups[0]))
+            parts = side_by_side(groups).repeat(len(rows) // len(groups[0]), axis=0)
         return Chunk(rows, numbers.to(rows.device), parts, counted)
 
     def _two_columns(self, scores: Values, first_row: int) -> Tensor:
@@ -169,17 +173,10 @@ class Meaning:
         return torch.stack([1 - column, column], dim=1)
 
 
-def joined(groups: Sequence[npt.NDArray[Any]]) -> Text:
-    """The names of the groups; of several columns, those of their combinations, such as "Female & White"."""
-    first, *others = (each.astype(np.str_) for each in groups)
-    for each in others:
-        first = np.char.add(np.char.add(_named(first), " & "), _named(each))
-    return first
-
-
-def _named(groups: Text) -> Text:
-    """Names of groups, with a readable word for an empty one."""
-    return np.where(groups == "", NO_NAME, groups)
+def side_by_side(groups: Sequence[npt.NDArray[Any]]) -> Text:
+    """One column of groups as text (n,), several as (n, c)."""
+    columns = [each.astype(np.str_) for each in groups]
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
 def label_texts(names: tuple[str, ...] | None, n_labels: int) -> Text:
