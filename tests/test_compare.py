@@ -376,6 +376,6 @@ def test_slow_methods_are_left_out_unless_they_are_named(monkeypatch: pytest.Mon
     logits, labels = random_predictions(200, 3)
     found = compare(logits, labels, from_logits=True, bootstrap=20)
     assert found.left_out == ("matrix",) and [each.label for each in found.outcomes if each.label == "matrix"] == []
-    assert any(note.startswith("With 3 classes, these methods would take minutes") for note in found.notes)
+    assert any(note.startswith("With 3 classes, these methods can take minutes") for note in found.notes)
     named = compare(logits, labels, from_logits=True, bootstrap=20, methods=["temperature", "matrix"])
     assert not named.left_out and "matrix" in [each.label for each in named.outcomes]

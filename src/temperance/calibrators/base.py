@@ -374,7 +374,7 @@ class CalibratorClaims(TypedDict, total=False):
     scale_free       logits times any number from 1 on give the same probabilities, if samples determine a temperature
     min_samples      it refuses to fit on fewer
     steady_from      it warns if there are fewer: on real predictions the NLL then doubled in some draws
-    most_classes     with more, a fit takes minutes, so `compare` and `auto` leave it out unless it is named
+    most_classes     with more, a fit can take minutes, so `compare` and `auto` leave it out unless it is named
     """
 
     family: Required[str]

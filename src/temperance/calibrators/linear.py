@@ -125,7 +125,7 @@ class Vector(StreamCalibrator, Ridged):
     takes_objective=True,
     takes_weights=True,
     scale_free=True,
-    most_classes=1000,
+    most_classes=500,
 )
 class Matrix(Ridged):
     """Matrix scaling: every new logit is a weighted sum of all the old ones. It overfits: see matrix-odir.
@@ -152,7 +152,7 @@ class Matrix(Ridged):
         return linear(logits, self.weight, self.bias).log_softmax(1)
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, most_classes=1000)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, most_classes=300)
 class MatrixOdir(WithObjective):
     """Matrix scaling with a penalty on everything but the diagonal (ODIR).
 
@@ -226,7 +226,7 @@ class MatrixOdir(WithObjective):
         return chosen, search.tried
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, most_classes=1000)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, most_classes=300)
 class Dirichlet(MatrixOdir):
     """Dirichlet calibration: matrix scaling of the log-probabilities, with a penalty on all but the diagonal (ODIR).
 

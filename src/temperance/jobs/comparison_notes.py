@@ -73,8 +73,8 @@ def _slow(found: Comparison) -> str:
     if not found.left_out:
         return ""
     return (
-        f"With {found.test.k:,} classes, these methods would take minutes each and are left out unless they are "
-        f"named: {', '.join(found.left_out)}."
+        f"With {found.test.k:,} classes, these methods can take minutes each and are left out unless they are named: "
+        f"{', '.join(found.left_out)}."
     )
 
 
