@@ -28,6 +28,7 @@ from temperance.predictions.checks import Positive, Text, excerpt
 from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import as_predictions
 from temperance.settings import of_kind
+from temperance.threads import one_thread
 
 # Files of more values than this are fitted in several passes.
 LARGE = 1 << 24
@@ -51,8 +52,9 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     warn_calibrated(data)
     if calibrator.takes_groups:
         data.need_groups(f"{calibrator.name} learns how groups of samples differ, and ")
-    wrong = "" if data.has_weights else _wrong_labels(data)
-    with warnings.catch_warnings():
+    # One of torch's threads while reading, too: its blocks are too small to share.
+    with one_thread(), warnings.catch_warnings():
+        wrong = "" if data.has_weights else _wrong_labels(data)
         if wrong:
             warnings.simplefilter("ignore", TemperanceWarning)
         if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
