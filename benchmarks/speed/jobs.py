@@ -6,7 +6,7 @@ and peak memory. The floor is the time that one core takes to read the job's inp
 programs that do the same with another library.
 
 A line takes the place of an older one, and those of the same commit are not measured again, so a run that was stopped
-goes on where it was. All jobs take about twelve minutes on two quiet cores: those of more than ten seconds are run
+goes on where it was. All jobs take about five minutes on two quiet cores: those of more than ten seconds are run
 once, and those of more than twenty are not run beside busy processes.
 """
 
